@@ -27,11 +27,11 @@ from record import finish, parser
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.policy import Policy
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
-from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job, by_arrival
 from trainyard.fleet.workload.read import read_workload
@@ -81,27 +81,15 @@ class DecidedError(Exception):
 
 
 @dataclass
-class FirstDecisions:
+class FirstDecisions(PolicyWrapper):
     """A policy that is stopped after some decisions, and how long each took."""
 
-    policy: Policy
     wanted: int
     seconds: list[float] = field(default_factory=list)
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.policy.needs
-
-    @property
-    def preempts(self) -> bool:
-        return self.policy.preempts
-
-    def start(self, cluster: Cluster) -> Any:
-        return self.policy.start(cluster)
-
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         began = time.process_time()
-        decided = self.policy.decide(snapshot, state)
+        decided = super().decide(snapshot, state)
         self.seconds.append(time.process_time() - began)
         if len(self.seconds) == self.wanted:
             raise DecidedError

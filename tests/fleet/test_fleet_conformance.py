@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probe import Probe
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.snapshot import Ints, Snapshot
@@ -104,7 +104,7 @@ def plain(value: Any) -> Any:
 
 
 @dataclass
-class Watched(Probe):
+class Watched(PolicyWrapper):
     """A policy that is asked everything twice."""
 
     told: dict[str, str] = field(default_factory=dict)

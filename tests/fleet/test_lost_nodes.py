@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from probe import Probe
 from test_fleet_conformance import CLUSTER, EVERY, plain_run, text_of, workload
 
 from trainyard.fleet.allocation import Allocation
@@ -18,6 +17,7 @@ from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.hived.policy import HiveD
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
@@ -28,7 +28,7 @@ from trainyard.hardware.parse import parse_cluster
 
 
 @dataclass
-class Heard(Probe):
+class Heard(PolicyWrapper):
     """A policy, and what it was told of nodes."""
 
     away: dict[float, frozenset[int]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
     """What a job has done is known again when it comes back into the decision."""
     remembered: dict[int, float] = {}
 
-    class Asked(Probe):
+    class Asked(PolicyWrapper):
         def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
             allocation, after = super().decide(snapshot, state)
             past = dict(zip(after.kept.serial.tolist(), after.kept.past_s.tolist(), strict=True))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from probe import Probe
 from runs import finished
 from shared_data import DATA
 
@@ -15,6 +14,7 @@ from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policy import Priority
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
@@ -118,7 +118,7 @@ def test_what_a_running_job_has_done_counts(job: Callable[..., Job], steps: int,
     assert simulate_fleet(jobs, parse_cluster("1x1xV100"), srtf()).names[0] == first
 
 
-class Watched(Probe):
+class Watched(PolicyWrapper):
     """Notes how long jobs still take when they are decided on."""
 
     def __init__(self, policy: Priority) -> None:

@@ -8,7 +8,7 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, spot_of
-from trainyard.fleet.workload.measured_report import measured
+from trainyard.fleet.workload.measured_report import updated_report
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, on_places, training_job
 from trainyard.hardware.cluster import Cluster
@@ -17,8 +17,8 @@ TRAINING = Training("gpt-tiny", 8, 60_000)
 
 
 def test_a_report_tells_computing_from_the_rest() -> None:
-    first = measured(8, None, Spot("local", 1, 1, (1,)), 0.8)
-    both = measured(8, first, Spot("local", 2, 1, (2,)), 0.5)
+    first = updated_report(8, None, Spot("local", 1, 1, (1,)), 0.8)
+    both = updated_report(8, first, Spot("local", 2, 1, (2,)), 0.5)
     (alone, pair) = both.timings
     assert (alone.compute_s, alone.step_s, alone.local_batch) == (0.8, 0.8, 8)
     assert (pair.compute_s, pair.step_s, pair.local_batch) == (0.4, 0.5, 4)
@@ -27,9 +27,9 @@ def test_a_report_tells_computing_from_the_rest() -> None:
 
 def test_a_report_keeps_the_losses_that_it_has() -> None:
     spot, losses = Spot("local", 1, 1, (1,)), ((600.0, 2.0), (1200.0, 1.0))
-    told = measured(8, None, spot, 0.8, losses)
+    told = updated_report(8, None, spot, 0.8, losses)
     assert told.losses == losses
-    assert measured(8, told, spot, 0.8).losses == losses
+    assert updated_report(8, told, spot, 0.8).losses == losses
 
 
 def test_a_long_training_tells_its_loss_a_hundred_times() -> None:

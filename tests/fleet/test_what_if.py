@@ -10,9 +10,10 @@ from fleet.runs import finished
 
 import trainyard as ty
 from trainyard.fleet.groups import num_not_done
-from trainyard.fleet.prices import costs_of
-from trainyard.fleet.records import FleetRun, Span
-from trainyard.fleet.what_if import parse_what_if, what_ifs_of
+from trainyard.fleet.prices import run_costs
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.span import Span
+from trainyard.fleet.what_if import parse_what_if, parse_what_ifs
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import cluster_from_yaml
@@ -195,8 +196,8 @@ def test_a_device_that_jobs_share_costs_once() -> None:
         Span("c", 6.0, 8.0, (0,)),
         Span("d", 20.0, 21.0, (0,)),
     ]
-    assert costs_of(PRICED, 21.0, 26.0, spans)["used_cost"] == 16.0 * 1 + 10.0 * 2
-    assert costs_of(PRICED, 21.0, 26.0, [])["used_cost"] is None  # who had which is not known
+    assert run_costs(PRICED, 21.0, 26.0, spans)["used_cost"] == 16.0 * 1 + 10.0 * 2
+    assert run_costs(PRICED, 21.0, 26.0, [])["used_cost"] is None  # who had which is not known
 
 
 PARTS = cluster_from_yaml(
@@ -222,7 +223,7 @@ def test_added_racks_are_racks_of_their_own() -> None:
 
 
 def test_each_what_if_counts_once() -> None:
-    assert [each.text for each in what_ifs_of(["limit=1h;  +1x2   limit=2h", "limit=1h"])] == [
+    assert [each.text for each in parse_what_ifs(["limit=1h;  +1x2   limit=2h", "limit=1h"])] == [
         "limit=1h",
         "+1x2 limit=2h",
     ]
@@ -275,7 +276,7 @@ def test_other_arguments_are_refused_by_name() -> None:
         ty.fleet.simulate(THREE, "1x2", speeds={"H100": 2.0})
     with pytest.raises(ty.fleet.FleetError, match=r"speed of 'device' is 0\.0; give a number above 0"):
         ty.fleet.simulate(THREE, "1x2", speeds={"device": 0.0})
-    with pytest.raises(ValueError, match="a price for every type of device in the cluster; add A100"):
+    with pytest.raises(ValueError, match="has prices, and none of A100; add it under prices"):
         cluster_from_yaml("cluster: 1x2xV100+1x2xA100\nprices: {V100: 1}")
 
 

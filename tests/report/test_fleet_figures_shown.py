@@ -15,8 +15,9 @@ from page_figures import Figures, figures_of
 from shown_cells import Row, Shown, check_cell, check_table, number, printed, seconds, share, tables_of
 
 from trainyard.cli.fleet.run import _page, outcome_of
-from trainyard.fleet.records import FleetRun, Span
+from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun, Ignored
+from trainyard.fleet.span import Span
 from trainyard.fleet.study import Interval, Standing, Study
 from trainyard.hardware.parse import parse_cluster
 from trainyard.report.fleet_groups import parts_of

@@ -16,7 +16,7 @@ from typing import Any
 from trainyard.cli.bounds import check_bounds
 from trainyard.cli.config_file import ConfigOptions, with_config
 from trainyard.cli.option_errors import option_error
-from trainyard.cli.option_help import has_pairs, options_help
+from trainyard.cli.option_help import can_unset_flags, options_help
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 from trainyard.distribution import VERSION
@@ -179,7 +179,7 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
                 module.Options,
                 prog=f"trainyard {name}",
                 args=given,
-                config=() if has_pairs(module.Options) else (tyro.conf.FlagCreatePairsOff,),
+                config=() if can_unset_flags(module.Options) else (tyro.conf.FlagCreatePairsOff,),
                 add_help=False,
             )
     except SystemExit:

@@ -15,7 +15,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from trainyard.cli.outputs import Output
 
-__all__ = ["OptionHelp", "has_pairs", "options_help", "options_of", "text_of_value"]
+__all__ = ["OptionHelp", "can_unset_flags", "options_help", "options_of", "text_of_value"]
 
 _INDENT, _MOST_INDENT = 2, 26
 _ARGUMENTS, _OUTPUT, _REQUIRED = "arguments", "output", "required"
@@ -47,7 +47,7 @@ class OptionHelp:
     negation: str = ""
 
 
-def has_pairs(options: type) -> bool:
+def can_unset_flags(options: type) -> bool:
     """Return whether flags of a verb have a form that unsets them, as a file of options may set them."""
     return bool(getattr(options, "flags_have_pairs", False))
 
@@ -70,7 +70,7 @@ def options_of(options: type) -> tuple[OptionHelp, ...]:
             hints[field.name],
             texts.get(field.name, ""),
             owner_of[field.name],
-            has_pair=has_pairs(options) and hints[field.name] is bool,
+            can_unset=can_unset_flags(options) and hints[field.name] is bool,
         )
         for field in ordered
     )
@@ -126,7 +126,7 @@ def _texts(owner: type) -> dict[str, str]:
     return found
 
 
-def _option(field: Field[Any], hint: Any, text: str, owner: type, has_pair: bool) -> OptionHelp:
+def _option(field: Field[Any], hint: Any, text: str, owner: type, can_unset: bool) -> OptionHelp:
     kind, extras = _kind(hint)
     spec = _spec(extras)
     shown = next((each for each in extras if hasattr(each, "help_behavior_hint")), None)
@@ -146,7 +146,7 @@ def _option(field: Field[Any], hint: Any, text: str, owner: type, has_pair: bool
         default=default,
         group=_ARGUMENTS if is_positional else owner.__dict__.get("heading", usual),
         is_positional=is_positional,
-        negation=f"--no-{name}" if has_pair else "",
+        negation=f"--no-{name}" if can_unset else "",
     )
 
 

@@ -18,8 +18,8 @@ from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun, ranked_runs
 from trainyard.fleet.scheduler import CannotRun, Ignored, Scheduler, ignored_by, schedulers_of
 from trainyard.fleet.study import Study, study
-from trainyard.fleet.type_speeds import known_speeds, with_speeds
-from trainyard.fleet.what_if import WhatIf, what_ifs_of
+from trainyard.fleet.type_speeds import speeds_by_type, with_speeds
+from trainyard.fleet.what_if import WhatIf, parse_what_ifs
 from trainyard.fleet.workload.drawn import LOAD, NUM_JOBS, WORKLOAD, Draw, draw_of, drawn_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.read import read_workload
@@ -59,12 +59,12 @@ class FleetComparison(ShownOnPage):
 
     @property
     def ranked(self) -> tuple[FleetRun, ...]:
-        """The runs, that of the shortest mean completion time first; who refused jobs comes after who did not."""
+        """Runs from the best to the worst, see `trainyard.fleet.records.ranked_runs`."""
         return ranked_runs(self.runs)
 
     @property
     def best(self) -> FleetRun:
-        """The first of the ranked runs.
+        """First of the ranked runs.
 
         Raises
         ------
@@ -192,8 +192,8 @@ def simulate(
     costs, hazards, crowding : of starts and restarts; failures; how jobs of a node slow each other; by default none.
     what_if : changes of the cluster or the jobs, such as ``["+4x8xH100", "limit=24h"]``, read by `parse_what_if`: every
         policy runs with each of them, too, as ``"fifo, limit=24h"``.
-    speeds : how fast devices of a type are, by its name, beside those on which the lengths of jobs are known; for jobs
-        without speeds of their own. Types that are not named have 1.
+    speeds : speeds of device types, as multiples of the speed of the devices for which the lengths of jobs are known;
+        types that are not named have 1. Jobs with speeds of their own keep these.
     strict : a job that can never run is an error; by default it is left out and counted.
     keep_spans : note what ran where, for charts.
     tell : called with the name of each policy before it is simulated.
@@ -202,7 +202,7 @@ def simulate(
     ------
     FleetError
         If a policy, the placement or the type of a speed is unknown, the trace or a what-if cannot be read, or a what-if
-        takes nodes away that there are not. A policy that cannot run here is no error: the result names it.
+        takes away nodes that the cluster does not have. A policy that cannot run here is no error: the result names it.
 
     Examples
     --------
@@ -217,8 +217,8 @@ def simulate(
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
-    cases = [_Case.of(*change, arrived, factors) for change in changes]
-    runs, recorded = _simulated(schedulers, cannot, cases, conditions, tell), recorded_run(arrived, place)
+    scenarios = [_Scenario.of(*change, arrived, factors) for change in changes]
+    runs, recorded = _simulated(schedulers, cannot, scenarios, conditions, tell), recorded_run(arrived, place)
     ran = {run.policy for run in runs}
     ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
     runs += [recorded] if runs and recorded is not None else []
@@ -228,21 +228,23 @@ def simulate(
 def _changes(
     what_if: str | Sequence[str], speeds: Mapping[str, float] | None, present: Cluster
 ) -> tuple[list[tuple[WhatIf, Cluster]], dict[str, float]]:
-    """The present and every what-if with its cluster, and speeds by the names of types in these clusters."""
-    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *what_ifs_of(what_if))]
-    return changes, known_speeds(speeds or {}, [cluster for _, cluster in changes])
+    """Return each what-if with its cluster, no change first, and speeds by device type of these clusters."""
+    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *parse_what_ifs(what_if))]
+    return changes, speeds_by_type(speeds or {}, [cluster for _, cluster in changes])
 
 
-class _Case(NamedTuple):
-    """What all policies are simulated on: the present, or a what-if."""
+class _Scenario(NamedTuple):
+    """A what-if, or no change, with the jobs and the cluster on which all policies are simulated."""
 
     change: WhatIf
     jobs: Sequence[Job]
     cluster: Cluster
 
     @classmethod
-    def of(cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]) -> _Case:
-        """Return a what-if on its cluster, with these jobs of the present."""
+    def of(
+        cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]
+    ) -> _Scenario:
+        """Return a what-if on its cluster, with its changes made to the jobs."""
         return cls(change, with_speeds(change.jobs(jobs), cluster, speeds), cluster)
 
     def name(self, policy: str) -> str:
@@ -252,7 +254,7 @@ class _Case(NamedTuple):
     def prepared(self, scheduler: Scheduler, conditions: Mapping[str, Any]) -> Callable[[], FleetRun]:
         """Set up the run of a policy, or refuse it."""
         scheduler = replace(scheduler, policy=self.change.policy(scheduler.text, scheduler.policy))
-        spans = conditions["keep_spans"] or (bool(self.cluster.prices) and prices_differ(self.cluster))
+        spans = conditions["keep_spans"] or prices_differ(self.cluster)
         run = scheduler.prepared(self.jobs, self.cluster, **{**conditions, "keep_spans": spans})
         return lambda: replace(run(), policy=self.name(scheduler.text), what_if=self.change.text)
 
@@ -260,7 +262,7 @@ class _Case(NamedTuple):
 def _simulated(
     schedulers: Sequence[Scheduler],
     cannot: list[CannotRun],
-    cases: Sequence[_Case],
+    scenarios: Sequence[_Scenario],
     conditions: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> list[FleetRun]:
@@ -276,10 +278,10 @@ def _simulated(
             cannot.append(CannotRun(text, str(error)))
 
     prepared, runs = [], list[FleetRun]()
-    for case, scheduler in product(cases, schedulers):
-        name = case.name(scheduler.text)
+    for scenario, scheduler in product(scenarios, schedulers):
+        name = scenario.name(scheduler.text)
         with refusal_is_noted(name):
-            prepared.append((name, case.prepared(scheduler, conditions)))
+            prepared.append((name, scenario.prepared(scheduler, conditions)))
     for name, run in prepared:
         tell(name)
         with refusal_is_noted(name):

@@ -20,9 +20,9 @@ from trainyard.fleet.snapshot import Ints
 
 
 class Seen(NamedTuple):
-    """What a compiled policy sees: jobs, numbered from 0 in the order of their arrival, and the cluster at one moment.
+    """Snapshot for a compiled policy: jobs, numbered from 0 in the order of their arrival, and the cluster at one moment.
 
-    What may be known of a job, functions of this module say; the table is the simulator's own.
+    Functions of this module return the attributes that a policy may know; the table is the simulator's own.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ def left_device_s(seen, number):  # type: ignore[no-untyped-def]
 
 @compiled
 def serials(seen):  # type: ignore[no-untyped-def]
-    """How many jobs came before each."""
+    """Count the jobs that came before each job."""
     return seen.table.serial[seen.rows]
 
 
@@ -118,7 +118,7 @@ def mark_of(seen, number):  # type: ignore[no-untyped-def]
 
 @compiled
 def facts(seen, numbers):  # type: ignore[no-untyped-def]
-    """What `Snapshot.facts` says of some jobs."""
+    """Return `Snapshot.facts` of some jobs."""
     found = np.empty((NUM_FACTS, len(numbers)))
     write_facts(seen.table, seen.rows[numbers], seen.now_s, found)
     return found

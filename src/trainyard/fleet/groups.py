@@ -32,7 +32,7 @@ DIMENSIONS: Mapping[str, Callable[[Submitted], str]] = MappingProxyType(
         "device type": lambda job: job.device_types or "any",
     }
 )
-"""By what jobs are grouped, and the group of a job; empty if it is of none. Virtual clusters of Slurm are partitions."""
+"""Dimensions by which jobs are grouped, and the group of a job; "" for none. Virtual clusters of Slurm are partitions."""
 
 
 def groups(run: FleetRun, dimension: str, fewest: int = 2) -> dict[str, FleetRun]:

@@ -41,12 +41,12 @@ class OwnPolicy:
 
 
 def checked_policy(name: str, made: Any) -> Policy:
-    """What a name stands for, if it is a policy.
+    """Return the policy that a name stands for.
 
     Raises
     ------
     FleetError
-        If something is missing, or it needs what nobody knows.
+        If it is no policy because an attribute is missing, or it has an unknown need.
     """
     missing = [part for part in _PARTS if not hasattr(made, part)]
     if missing:

@@ -41,7 +41,7 @@ class Rounds:
 
     @property
     def own_clock(self) -> Callable[[Any], Any] | None:
-        """Makes of the `Allocator` of a run what leads it through rounds with other rules; None for plain rounds."""
+        """Factory of a scheduler of rounds with other rules, from the `Allocator` of a run; None for plain rounds."""
         return None
 
     @property

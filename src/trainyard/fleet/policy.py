@@ -1,7 +1,7 @@
-"""What a policy is: from a snapshot of the cluster and its jobs to an allocation, without any effect.
+"""The protocol of policies: from a snapshot of the cluster and its jobs to an allocation, without any effect.
 
-The same policy object decides in simulation and on every backend. It knows neither: it sees a `Snapshot`, says in an
-`Allocation` what should run, and leaves it to the mechanism (events or rounds) and to the placement to bring that about.
+The same policy object decides in simulation and on every backend, and knows neither. It reads a `Snapshot` and returns an
+`Allocation`; the mechanism (events or rounds) and the placement carry it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the policy has to know beyond what every cluster knows: see `Need`."""
+        """Needs of the policy: facts of jobs that it reads and not every cluster knows, see `Need`."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Policy(Protocol):
         ...
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-        """What should run now, and the state for the next decision."""
+        """Return the allocation from now on, and the state for the next decision."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a command of a fleet tells of its progress: lines of JSON in a file, which need neither PyTorch nor a server.
+"""Progress that a command of a fleet reports: lines of JSON in a file, which need neither PyTorch nor a server.
 
 A script calls `report` after its steps; outside of a fleet that does nothing. A program in another language may write the
 lines itself: it appends ``{"step": 40, "steps_per_s": 3.2, "loss": 1.7}`` to the file ``progress.jsonl`` in the folder
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["JOB_DIR", "PROGRESS_FILE", "job_dir", "report"]
@@ -18,43 +19,48 @@ JOB_DIR, PROGRESS_FILE = "TRAINYARD_JOB_DIR", "progress.jsonl"
 _EVERY_S = 0.5
 
 
-class _Told:
-    """What was told last, and what came since."""
+@dataclass
+class _LastLine:
+    """The last line that was written, and the losses since then."""
 
-    step, at_s = 0, 0.0
-    losses: tuple[float, ...] = ()
+    step: int = 0
+    at_s: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+
+_last = _LastLine()
 
 
 def job_dir() -> Path | None:
-    """The folder that a job of a fleet keeps when it is started again, for its checkpoints; None outside of a fleet."""
-    found = os.environ.get(JOB_DIR)
-    return Path(found) if found else None
+    """Return the folder that a job keeps when it is started again, for its checkpoints; None outside of a fleet."""
+    folder = os.environ.get(JOB_DIR)
+    return Path(folder) if folder else None
 
 
 def report(step: int, loss: float | None = None) -> None:
-    """Tell the fleet how far this job is; the process of rank 0 does, and others need not ask who they are.
+    """Report the progress of this job to the fleet; only the process of rank 0 does, and all may call this.
 
-    A line is written every half a second at most, with the mean of the losses since the last one.
+    A line is written every half a second at most, with the mean of the losses since the last line.
 
     Parameters
     ----------
-    step : steps done, those before the job was started again among them.
+    step : steps done, with those before the job was started again.
     loss : of the last step.
     """
     folder = job_dir()
     if folder is None or os.environ.get("RANK", "0") != "0":
         return
     if loss is not None:
-        _Told.losses += (float(loss),)
+        _last.losses.append(float(loss))
     now_s = time.monotonic()
-    since_s = now_s - _Told.at_s
-    if _Told.at_s and since_s < _EVERY_S:
+    since_s = now_s - _last.at_s
+    if _last.at_s and since_s < _EVERY_S:
         return
     line: dict[str, float] = {"step": int(step)}
-    if _Told.at_s and step > _Told.step:
-        line["steps_per_s"] = (step - _Told.step) / since_s
-    if _Told.losses:
-        line["loss"] = sum(_Told.losses) / len(_Told.losses)
+    if _last.at_s and step > _last.step:
+        line["steps_per_s"] = (step - _last.step) / since_s
+    if _last.losses:
+        line["loss"] = sum(_last.losses) / len(_last.losses)
     with (folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    _Told.step, _Told.at_s, _Told.losses = int(step), now_s, ()
+    _last.step, _last.at_s, _last.losses = int(step), now_s, []

@@ -7,7 +7,7 @@ exceed it waits, and holds nobody up.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ import numpy as np
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.snapshot import Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Traits, traits_of
+from trainyard.fleet.policy_wrapper import PolicyWrapper
+from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.traits import ORDERED, traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
-__all__ = ["Quotas", "WithQuotas"]
+__all__ = ["QuotaPolicy", "Quotas", "takes_quotas"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Quotas:
     Attributes
     ----------
     by_account : names of accounts with their quotas.
-    every : quota of each account that is not named; None for no limit. Jobs without an account have none.
+    every : quota of each account that is not named; None for no limit. Jobs without an account have no quota.
     """
 
     by_account: tuple[tuple[str, int], ...]
@@ -47,7 +48,7 @@ class Quotas:
         Raises
         ------
         FleetError
-            Names the account, and those that there are.
+            If there is one; the message lists the accounts of the jobs.
         """
         known = sorted({job.account for job in jobs} - {""})
         unknown = [name for name, _ in self.by_account if name not in known]
@@ -57,70 +58,57 @@ class Quotas:
             raise FleetError(f"no job is of {which}, so that a quota changes nothing; {there}")
 
 
-@dataclass(frozen=True)
-class WithQuotas:
-    """A policy that only orders jobs, with quotas.
+def takes_quotas(policy: Policy) -> bool:
+    """Return whether a policy only orders jobs, so that some of them can be kept out of its order."""
+    # A policy that reads time limits reserves places for waiting jobs, also for those that a quota keeps waiting.
+    return traits_of(policy).supports >= ORDERED and "limit" not in policy.needs
 
-    Raises
-    ------
-    FleetError
-        If the policy does more than order jobs.
+
+@dataclass
+class QuotaPolicy(PolicyWrapper):
+    """A policy that `takes_quotas`, with quotas of accounts.
+
+    Attributes
+    ----------
+    name : of the policy, for errors.
     """
 
-    policy: Policy
     quotas: Quotas
     name: str
 
-    def __post_init__(self) -> None:
-        # Who reads time limits keeps places for jobs that wait, also for those that the quota would keep waiting.
-        if not traits_of(self.policy).supports >= ORDERED or "limit" in self.policy.needs:
-            raise FleetError(
-                f"{self.name} does more than put jobs in an order, and knows no quotas; policies that take "
-                "quotas are fifo, sjf, srtf, las and tiresias"
-            )
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """Those of the policy."""
-        return self.policy.needs
-
-    @property
-    def preempts(self) -> bool:
-        """As the policy does."""
-        return self.policy.preempts
-
-    @property
-    def traits(self) -> Traits:
-        """Those of the policy, without compiled code, which knows no quotas."""
-        return replace(traits_of(self.policy), compiled=None)
-
     def start(self, cluster: Cluster) -> Any:
-        """The state of the policy; refuses partitions, which are scheduled apart while accounts may be in several."""
+        """Return the policy's state before the first decision.
+
+        Raises
+        ------
+        FleetError
+            If the cluster has partitions: each is decided on by itself, and an account may have jobs in several.
+        """
         if cluster.partitions:
             raise FleetError(
                 f"cluster {cluster.name!r} has partitions, and quotas of accounts are for clusters without; leave these "
                 "out"
             )
-        return self.policy.start(cluster)
+        return super().start(cluster)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-        """What the policy decides, without jobs that would exceed the quotas of their accounts."""
-        allocation, state = self.policy.decide(snapshot, state)
+        """Return the policy's decision without the jobs that would exceed the quotas of their accounts."""
+        allocation, state = super().decide(snapshot, state)
         queue = allocation.given
         if not isinstance(queue, Queue):
             raise FleetError(
                 f"{self.name} gives a {type(queue).__name__}; quotas are for policies that give a Queue"
             )
         sizes = snapshot.num_devices[queue.order] if queue.num_devices is None else queue.num_devices
-        in_use = snapshot.held_by_others("account")
+        in_use = snapshot.devices_of_unlisted_jobs(by="account")
         kept, refused = list[int](), dict(allocation.refused)
-        num_free = self._num_free(snapshot, queue)
+        num_free = self._num_startable(snapshot, queue)
         for place, (number, size) in enumerate(zip(queue.order.tolist(), sizes.tolist(), strict=True)):
-            account = snapshot.job(number).account
-            quota = self.quotas.of(account)
-            if snapshot.job(number).num_devices > quota:
+            job = snapshot.job(number)
+            account, quota = job.account, self.quotas.of(job.account)
+            if job.num_devices > quota:
                 refused[number] = (
-                    f"it asks for {size} devices; account {account!r} may have {quota:g} at once"
+                    f"it asks for {job.num_devices} devices; account {account!r} may have {quota:g} at once"
                 )
             elif in_use[account] + size <= quota:
                 in_use[account] += size
@@ -129,14 +117,14 @@ class WithQuotas:
                     break
         return allocation._replace(given=_only(queue, np.array(kept, np.int64)), refused=refused), state
 
-    def _num_free(self, snapshot: Snapshot, queue: Queue) -> float:
-        """Devices after which no more jobs start, since one that finds no place holds up all others; else infinite."""
+    def _num_startable(self, snapshot: Snapshot, queue: Queue) -> float:
+        """Count the devices that jobs get before one without a place holds up all others; infinite if none does."""
         holds_up = not queue.backfill and not self.preempts and snapshot.cluster.is_one_pool
         return float(snapshot.free.sum()) if holds_up else float("inf")
 
 
 def _only(queue: Queue, places: Ints) -> Queue:
-    """Return a queue of the jobs at some places; later jobs may start though one of these waits, if it was left out."""
+    """Return the queue of the jobs at some places; it blocks no later jobs if any job is left out."""
     columns: dict[str, Any] = {
         name: column[places] for name, column in queue._asdict().items() if isinstance(column, np.ndarray)
     }

@@ -1,4 +1,4 @@
-"""What really happened, as far as a trace says when its jobs started: a run to set simulations beside."""
+"""The run that a trace recorded, from the times when its jobs started: to compare simulations with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["AS_RECORDED", "recorded_run"]
 Floats = NDArray[np.float64]
 
 AS_RECORDED = "as recorded"
-"""What stands where runs have their policy."""
+"""Name of the recorded run in place of a policy."""
 _ALL_WISHES: frozenset[Wish] = frozenset(get_args(Wish))
 
 
@@ -133,7 +133,7 @@ def _over_time(spans: Floats) -> tuple[Floats, Floats]:
 
 
 def _at(every_s: Floats, moments_s: Floats, values: Floats) -> Floats:
-    """How large a sum is at some moments, in whole numbers."""
+    """Return the values of a sum at some times, in whole numbers."""
     found: Floats = np.append(0.0, values)[np.searchsorted(moments_s, every_s, side="right")].astype(np.int64)
     return found
 

@@ -1,4 +1,4 @@
-"""What a run leaves: one record per job, and what the devices did."""
+"""Records of a run: one for each job, and the use of devices over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.prices import costs_of
+from trainyard.fleet.prices import run_costs
+from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.shown import Shown
@@ -41,7 +42,7 @@ class Submitted(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> Submitted:
-        """What reports need of a job."""
+        """Return the attributes of a job that reports need."""
         types = "+".join(job.device_types) if job.device_types else ""
         deadline_s = _INF if job.deadline_s is None else job.deadline_s
         whose = job.user, job.account, job.virtual_cluster, job.qos
@@ -63,21 +64,11 @@ class Unfit(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What changes over time, at every change: how things are from ``time_s`` on."""
+    """Numbers over time: each row holds from its ``time_s`` until the next."""
 
     time_s: Floats
     num_devices_in_use: Floats
     num_waiting: Floats
-
-
-@dataclass(frozen=True)
-class Span:
-    """A job on devices, from a grant to the next change."""
-
-    job: str
-    start_s: float
-    end_s: float
-    devices: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +86,7 @@ class FleetRun(Shown):
         rest of the time from arrival to end is work. Of real trainings it is not known, and 0.
     device_s, lost_device_s : devices times time that each had, and of that what was lost.
     num_preempted, num_starts : how often each lost its devices, and got some or others.
-    is_killed : whether each was ended because its time was up, whatever it had done.
+    is_killed : whether each was ended by a time limit before its work was done.
     alone_s, fair_s : how long each would have taken on its gang without waiting, and with an equal share of the cluster.
     refused : jobs that were turned away by the policy, and why.
     refused_jobs : the same jobs, as they were submitted.
@@ -103,7 +94,7 @@ class FleetRun(Shown):
     series : devices in use and jobs that wait, over time.
     spans : what ran where; empty unless it was asked for.
     num_decisions, num_failures : of the policy; of devices that jobs had.
-    what_if : what is otherwise than at present; empty if nothing is.
+    what_if : changes of the cluster and the jobs, as text; empty if there are none.
     """
 
     policy: str
@@ -211,12 +202,12 @@ class FleetRun(Shown):
 
     @property
     def num_preemptions(self) -> int:
-        """How often jobs lost their devices and waited."""
+        """Count how often jobs lost their devices and waited."""
         return int(self.num_preempted.sum())
 
     @property
     def num_moves(self) -> int:
-        """How often jobs restarted on other devices, or on more or fewer, without a wait between."""
+        """Count how often jobs restarted on other devices, or on more or fewer, without a wait between."""
         return int((self.num_starts - 1 - self.num_preempted).sum())
 
     @property
@@ -260,7 +251,7 @@ class FleetRun(Shown):
         return self.busy * (1.0 - float(self.lost_device_s.sum()) / had_s) if had_s > 0 else 0.0
 
     def times(self) -> dict[str, float | int]:
-        """How many jobs ended and were refused, and their times in seconds, by name: what the documents of a run have."""
+        """Numbers of jobs that ended and were refused, and their times in seconds, by name, as in documents of a run."""
         counts: dict[str, float | int] = {
             "num_jobs": len(self.jobs),
             "num_refused": len(self.refused),
@@ -309,8 +300,8 @@ class FleetRun(Shown):
 
     @property
     def costs(self) -> dict[str, float | None]:
-        """What the devices cost that jobs had, and the whole cluster: see `costs_of`."""
-        return costs_of(self.cluster, self.makespan_s, self.busy_device_s, self.spans)
+        """Costs of the devices in use and of the whole cluster: see `run_costs`."""
+        return run_costs(self.cluster, self.makespan_s, self.busy_device_s, self.spans)
 
     @property
     def num_jobs(self) -> int:
@@ -319,7 +310,7 @@ class FleetRun(Shown):
 
     @property
     def num_killed(self) -> int:
-        """Jobs that were ended because their time was up."""
+        """Jobs that were ended by a time limit before their work was done."""
         return int(self.is_killed.sum())
 
     @property
@@ -329,7 +320,7 @@ class FleetRun(Shown):
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
-    """Shortest mean completion time first; but who refused or killed jobs comes after those who let more of them end."""
+    """Order runs: those that completed more jobs come first, of these the shortest mean completion time."""
     return tuple(sorted(runs, key=lambda run: (run.num_killed - len(run.jobs), run.mean_completion_s)))
 
 
@@ -397,4 +388,4 @@ COLUMNS = (
     "arrival_s", "first_start_s", "finish_s", "waiting_s", "lost_s", "device_s", "lost_device_s", "num_preempted",
     "num_starts", "alone_s", "fair_s", "is_killed",
 )  # fmt: skip
-"""What is noted of a job that ends, by attribute of `FleetRun`."""
+"""Columns of the record of a job that ends, by attribute of `FleetRun`."""

@@ -1,4 +1,4 @@
-"""What a policy sees: the jobs and the cluster at one moment."""
+"""Snapshots for policies: the jobs and the cluster at one moment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Bools = NDArray[np.bool_]
 Need = Literal[
     "length", "speed", "deadline", "reports", "limit", "priority", "guaranteed", "weight", "qos"
 ]  # fmt: skip
-"""What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
-they should end; what adaptive jobs measured of themselves; for how long their users let them run; and what not every
-cluster looks at: how urgent jobs are, whether they are guaranteed, weights in fairness, quality of service."""
+"""Facts that not every cluster knows, which a policy has to declare: the work that is left; speeds on devices; deadlines;
+reports of adaptive jobs; time limits; and facts that not every cluster uses: priority, whether a job is guaranteed,
+weight in fairness, quality of service."""
 
 
 HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, job_facts.FACT_ALLOWED
@@ -40,13 +40,13 @@ _Found = TypeVar("_Found")
 
 
 class _Column(cached_property[_Found]):
-    """What a snapshot says of all jobs, by their number; found when it is first asked for.
+    """A fact of all jobs in a snapshot, by their number; found when it is first read.
 
     Parameters
     ----------
-    said : what it is, in a sentence.
-    find : finds it; by default it is the column of that name of the job table.
-    needs : what a policy has to declare that asks for it.
+    said : a sentence that describes the fact.
+    find : finds the fact; by default it is the column of that name of the job table.
+    needs : needs that a policy has to declare to read it.
     """
 
     def __init__(
@@ -170,12 +170,17 @@ class Snapshot:
         ("length", "speed"),
     )
 
-    def held_by_others(self, attribute: str) -> Counter[str]:
-        """Devices of running jobs that are not in this snapshot, by an attribute of their requests, such as "account"."""
-        held, found = self._table.held, Counter[str]()
+    def devices_of_unlisted_jobs(self, by: str) -> Counter[str]:
+        """Count the devices of running jobs that are not in this snapshot.
+
+        Parameters
+        ----------
+        by : attribute of jobs by which the devices are counted, such as "account".
+        """
+        held, num_devices = self._table.held, Counter[str]()
         for row in np.setdiff1d(self._table.active, self.rows).tolist():
-            found[str(getattr(KnownJob(self._table.job(row), self.needs), attribute))] += int(held[row])
-        return found
+            num_devices[str(getattr(KnownJob(self._table.job(row), self.needs), by))] += int(held[row])
+        return num_devices
 
     def trial(self) -> TrialPlacement:
         """Return a copy of the free devices, to try which jobs would find a place; changes to it change nothing else."""
@@ -184,7 +189,7 @@ class Snapshot:
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return len(self.rows)
 
     def grant(self, number: int) -> Grant | None:
@@ -233,7 +238,7 @@ class Snapshot:
         return found
 
     def _fair_times_s(self) -> Floats:
-        """What `fair_s` says: how long jobs take alone is found once, the rest at every decision."""
+        """Return `fair_s`: the times that jobs take alone are found once, the rest at each decision."""
         fair, found = FairTimes(self.cluster.whole), self._table.alone_s
         for row in self.rows.tolist():
             if row not in found:

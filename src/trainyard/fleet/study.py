@@ -129,12 +129,12 @@ _FIGURES: Mapping[str, Callable[[FleetRun], float]] = MappingProxyType(
         "num_left_out": lambda run: len(run.left_out),
     }
 )
-"""What is compared, by attribute of `Standing`."""
+"""Figures that are compared, by attribute of `Standing`."""
 _OF_GROUPS = (
     "completion_s", "median_s", "p99_s", "waiting_s", "first_wait_s", "slowdown", "wronged", "unfairness", "num_missed",
     "num_refused",
 )  # fmt: skip
-"""Those of them that are of jobs, not of devices: what is said of every group."""
+"""Figures of jobs, not of devices, which each group has."""
 Group = tuple[str, str]
 """A dimension, and one of its groups."""
 
@@ -197,7 +197,7 @@ def study(
 
 
 class _Figures(NamedTuple):
-    """What a study keeps of a run: figures of all jobs and of every group, and the placement."""
+    """Figures that a study keeps of a run: of all jobs, of each group, and the placement."""
 
     of_all: Floats
     of_groups: Mapping[Group, Floats]

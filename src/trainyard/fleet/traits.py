@@ -1,4 +1,4 @@
-"""What a policy says of itself beside what it needs and whether it takes devices away."""
+"""Traits of a policy beside its needs and whether it takes devices away."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
-"""What a job may ask for that not every policy supports: that each worker of its gang lies on one node, whatever their
-sizes, or if these are equal; that it lies in its pinned cell; and that it lies on nodes of its partition."""
+"""Wishes of jobs that not every policy supports: each worker of a gang on one node, of any sizes or of equal ones; a
+pinned cell; and the nodes of a partition."""
 
 HoldsUp = Literal["nobody", "same nodes", "all"]
-"""Whom a job may hold up that finds no place: those that could have some of the same nodes, or all."""
+"""Jobs that a job without a place holds up: none, those that could have some of the same nodes, or all."""
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """Wishes that a policy supports if it leaves placement to the run and gives jobs as many devices as they ask for."""
@@ -27,7 +27,7 @@ ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
 
 @dataclass(frozen=True)
 class Traits:
-    """What a policy does with its present options.
+    """Traits of a policy with its present options.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Traits:
     compiled: CompiledPolicy | None = None
 
     def placement_text(self, place: str) -> str:
-        """How jobs are placed, in words.
+        """Say how jobs are placed.
 
         Parameters
         ----------

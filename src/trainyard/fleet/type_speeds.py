@@ -1,4 +1,4 @@
-"""Speeds of device types for jobs of which only the length is known."""
+"""Speeds by device type, for jobs of which only the length is known."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trainyard.fleet.workload.job import Declared, Grant, Job, Spot
 from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
 
-__all__ = ["DeclaredByType", "known_speeds", "unknown_speeds", "with_speeds"]
+__all__ = ["TypeSpeeds", "speeds_by_type", "unknown_speeds_warning", "with_speeds"]
 
 
 @dataclass(frozen=True)
-class DeclaredByType:
-    """A job of which only the length is known, on devices of which some types are faster or slower.
+class TypeSpeeds:
+    """Profile of a job of which only the length is known, with speeds of device types.
 
     Attributes
     ----------
-    declared : how fast it runs where its length is known.
-    speeds : types of device and how fast they are beside that; others are as fast.
+    declared : the job on the devices for which its length is known.
+    speeds : device types, each with its speed as a multiple of that; a type without one has 1.
     """
 
     declared: Declared
@@ -32,13 +32,13 @@ class DeclaredByType:
         return speed * self.declared.work_per_s(spot, grant)
 
 
-def known_speeds(speeds: Mapping[str, float], clusters: Sequence[Cluster]) -> dict[str, float]:
-    """Return speeds by the names that clusters have for their device types; they are told apart without regard to case.
+def speeds_by_type(speeds: Mapping[str, float], clusters: Sequence[Cluster]) -> dict[str, float]:
+    """Return speeds by device type, as the clusters spell it; the case of the given names does not matter.
 
     Raises
     ------
     FleetError
-        If no cluster has such a type, or a speed is not above 0.
+        If no cluster has a type, or a speed is not above 0.
     """
     names = {name.lower(): name for cluster in clusters for name in cluster.device_types}
     found: dict[str, float] = {}
@@ -56,22 +56,22 @@ def known_speeds(speeds: Mapping[str, float], clusters: Sequence[Cluster]) -> di
 
 
 def with_speeds(jobs: list[Job], cluster: Cluster, speeds: Mapping[str, float]) -> list[Job]:
-    """Return the jobs with these speeds, where they have none of their own."""
+    """Return the jobs; those of which only the length is known get these speeds."""
     there = tuple(
         (name, speed) for name, speed in speeds.items() if name in cluster.device_types and speed != 1.0
     )
     if not there:
         return jobs
     return [
-        replace(job, profile=DeclaredByType(job.profile, there)) if isinstance(job.profile, Declared) else job
+        replace(job, profile=TypeSpeeds(job.profile, there)) if isinstance(job.profile, Declared) else job
         for job in jobs
     ]
 
 
-def unknown_speeds(
+def unknown_speeds_warning(
     jobs: Sequence[Job], present: Cluster, others: Sequence[Cluster], speeds: Mapping[str, float]
 ) -> str:
-    """Return a warning that jobs run as fast on new types of device as on those of the present; empty if none do."""
+    """Return a warning that jobs are taken to be as fast on new device types; empty if there is nothing to warn of."""
     said = {name.lower() for name in (*speeds, *present.device_types)}
     new = dict.fromkeys(
         name for cluster in others for name in cluster.device_types if name.lower() not in said

@@ -1,4 +1,4 @@
-"""What if: other nodes, a time limit of jobs, priorities by size and quotas of accounts, beside the present.
+"""What-ifs: changes of nodes, time limits, priorities and quotas that are simulated beside the cluster as it is.
 
 A what-if is one or several changes with spaces between::
 
@@ -12,17 +12,18 @@ A what-if is one or several changes with spaces between::
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.node_difference import NodeDifference, with_nodes
+from trainyard.fleet.node_edit import NodeEdit, edit_nodes
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.prices import check_prices
-from trainyard.fleet.quotas import Quotas, WithQuotas
+from trainyard.fleet.quotas import QuotaPolicy, Quotas, takes_quotas
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.reading import ReadingError, shown
@@ -30,7 +31,7 @@ from trainyard.reading.arguments import name_list
 from trainyard.reading.limits import LONGEST_S
 from trainyard.reading.quantities import parse_seconds
 
-__all__ = ["WhatIf", "parse_what_if", "what_ifs_of"]
+__all__ = ["WhatIf", "parse_what_if", "parse_what_ifs"]
 
 _ALLOWED = (
     "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h, priority=1:10,2-8:5 "
@@ -41,89 +42,92 @@ _PRIORITY = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?:(-?\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
-class SizePriority:
-    """The priority of jobs that ask for so many devices: from ``first`` to ``last``."""
+class PriorityBySize:
+    """The priority of jobs that ask for ``min_devices`` to ``max_devices``."""
 
-    first: int
-    last: int
+    min_devices: int
+    max_devices: int
     priority: int
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What is otherwise than at present.
+    """Changes of a cluster and of how its jobs are scheduled; no change is the cluster as it is.
 
     Attributes
     ----------
-    text : as it was given, with single spaces.
-    nodes : that are added or taken away, one after the other.
+    text : the changes as they were given, with single spaces.
+    nodes : nodes that are added or taken away, one after the other.
     limit_s : time with devices after which every job is ended; None for no such limit.
-    priorities : by size; of the entries that name a size the first counts, and other jobs keep their own.
-    quotas : of accounts; None for none.
+    priorities : priorities by size; the first entry with a job's size counts, and other jobs keep their priority.
+    quotas : quotas of accounts; None for none.
     """
 
     text: str
-    nodes: tuple[NodeDifference, ...] = ()
+    nodes: tuple[NodeEdit, ...] = ()
     limit_s: float | None = None
-    priorities: tuple[SizePriority, ...] = ()
+    priorities: tuple[PriorityBySize, ...] = ()
     quotas: Quotas | None = None
 
     def cluster(self, present: Cluster) -> Cluster:
-        """Return the cluster with other nodes.
+        """Return the cluster with the nodes added and taken away.
 
         Raises
         ------
         FleetError
-            If it has no such nodes, or what is added has no place or no price.
+            If the cluster has no such nodes to take away, or added nodes have no partition or no price.
         """
-        if not self.nodes:
-            return present
-        cluster = with_nodes(present, self.nodes, self.text)
-        check_prices(cluster)
-        return cluster
+        return edit_nodes(present, self.nodes, self.text) if self.nodes else present
 
     def jobs(self, present: Sequence[Job]) -> list[Job]:
-        """Return the jobs with other limits and priorities.
+        """Return the jobs with the time limit and the priorities.
 
         Raises
         ------
         FleetError
-            If a quota is of an account that none of them has.
+            If no job has an account that a quota names.
         """
         if self.quotas is not None:
             self.quotas.check(present)
         return [self._job(job) for job in present]
 
     def _job(self, job: Job) -> Job:
-        other: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         if self.limit_s is not None:
-            limits_s = (self.limit_s, job.limit_s)
-            other["limit_s"] = min(limit_s for limit_s in limits_s if limit_s is not None)
-            other["killed_after_s"] = self.limit_s
-        for each in self.priorities:
-            if each.first <= job.num_devices <= each.last:
-                other["priority"] = each.priority
+            own_limit_s = math.inf if job.limit_s is None else job.limit_s
+            changed = {"limit_s": min(self.limit_s, own_limit_s), "killed_after_s": self.limit_s}
+        for by_size in self.priorities:
+            if by_size.min_devices <= job.num_devices <= by_size.max_devices:
+                changed["priority"] = by_size.priority
                 break
-        return replace(job, **other) if other else job
+        return replace(job, **changed) if changed else job
 
     def policy(self, name: str, policy: Policy) -> Policy:
-        """Return a policy with quotas, or the same.
+        """Return a policy with the quotas, or the same policy if there are none.
 
         Raises
         ------
         FleetError
-            If it does not read what is otherwise, or knows no quotas.
+            If there are priorities that the policy does not read, or quotas that it does not take.
         """
         if self.priorities and "priority" not in policy.needs:
             raise FleetError(
                 f"{name} does not read priorities, so that other ones change nothing; take a policy that does, such as "
                 'hived or one of your own that needs "priority"'
             )
-        return policy if self.quotas is None else WithQuotas(policy, self.quotas, name)
+        if self.quotas is None:
+            return policy
+        if not takes_quotas(policy):
+            names = [entry.name for entry in CATALOG if takes_quotas(entry.factory())]
+            raise FleetError(
+                f"{name} does more than put jobs in an order, and knows no quotas; policies that take quotas are "
+                f"{', '.join(names)}"
+            )
+        return QuotaPolicy(policy, self.quotas, name)
 
 
-def what_ifs_of(given: str | Sequence[str]) -> tuple[WhatIf, ...]:
-    """Read what-ifs: a list of them, or text with a ``;`` between several; each counts once.
+def parse_what_ifs(given: str | Sequence[str]) -> tuple[WhatIf, ...]:
+    """Read what-ifs: a list of texts, or one text, with a ``;`` between several; equal ones count once.
 
     Raises
     ------
@@ -138,7 +142,7 @@ def what_ifs_of(given: str | Sequence[str]) -> tuple[WhatIf, ...]:
 
 
 def parse_what_if(text: str) -> WhatIf:
-    """Read one what-if; see the module.
+    """Read one what-if, in the form that `trainyard.fleet.what_if` shows.
 
     Raises
     ------
@@ -150,7 +154,7 @@ def parse_what_if(text: str) -> WhatIf:
     >>> parse_what_if("+4x8xH100 limit=24h").limit_s
     86400.0
     """
-    nodes, settings = list[NodeDifference](), dict[str, Any]()
+    nodes, settings = list[NodeEdit](), dict[str, Any]()
     words = text.split()
     if not words:
         raise FleetError(f"a what-if is empty; {_ALLOWED}")
@@ -173,10 +177,10 @@ def parse_what_if(text: str) -> WhatIf:
     )
 
 
-def _nodes(word: str, text: str) -> Iterable[NodeDifference]:
-    """Read nodes that are added or taken away, one after the other."""
+def _nodes(word: str, text: str) -> Iterable[NodeEdit]:
+    """Read a word of nodes that are added or taken away."""
     parts = re.split(r"(?<=.)(?=[+-]\d+x)", word)
-    return [NodeDifference.parse(part, text) for part in parts]
+    return [NodeEdit.parse(part, text) for part in parts]
 
 
 def _limit(value: str, text: str) -> float:
@@ -189,7 +193,7 @@ def _limit(value: str, text: str) -> float:
     return limit_s
 
 
-def _priorities(value: str, text: str) -> tuple[SizePriority, ...]:
+def _priorities(value: str, text: str) -> tuple[PriorityBySize, ...]:
     found = []
     for part in value.split(","):
         match = _PRIORITY.fullmatch(part)
@@ -199,7 +203,7 @@ def _priorities(value: str, text: str) -> tuple[SizePriority, ...]:
                 f"what-if {shown(text)}: priority {shown(part)} is not DEVICES:PRIORITY or FROM-TO:PRIORITY; write for "
                 "example priority=1:10,2-8:5"
             )
-        found.append(SizePriority(first, last, int(match[3])))
+        found.append(PriorityBySize(first, last, int(match[3])))
     return tuple(found)
 
 
@@ -220,4 +224,4 @@ def _quotas(value: str, text: str) -> Quotas:
 _SETTINGS: Mapping[str, Callable[[str, str], Any]] = MappingProxyType(
     {"limit": _limit, "priority": _priorities, "quota": _quotas}
 )
-"""How the value of each setting is read, by its name; the second argument is the what-if, for errors."""
+"""Readers of the values of settings, by name; the second argument is the what-if, for errors."""

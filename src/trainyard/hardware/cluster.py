@@ -21,6 +21,7 @@ from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
 from trainyard.hardware.node_changes import NodeChange, nodes_text
 from trainyard.hardware.presets import UNNAMED_DEVICE, unknown_device
+from trainyard.hardware.prices import Prices, check_prices
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
@@ -53,7 +54,7 @@ class Cluster(Shown):
     partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
         cluster is called so has nodes of that partition only.
     changes : when nodes come and go while jobs run, in the order of time.
-    prices : names of device types, each with the price of one device for an hour; empty if nothing is said of prices.
+    prices : device types, each with the price of one device for an hour; empty for none. All types of the nodes have one.
     away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     outside : numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
     """
@@ -64,7 +65,7 @@ class Cluster(Shown):
     profile: MachineProfile | None = None
     partitions: tuple[tuple[str, frozenset[int]], ...] = ()
     changes: tuple[NodeChange, ...] = ()
-    prices: tuple[tuple[str, float], ...] = ()
+    prices: Prices = ()
     away: frozenset[int] = frozenset()
     outside: frozenset[int] = frozenset()
 
@@ -81,6 +82,10 @@ class Cluster(Shown):
                         f"{len(self.nodes)} nodes; add NICs to it"
                     )
         self.fabric.check(len(self.nodes))
+        if self.prices:
+            check_prices(
+                self.prices, {device.name for node in self.nodes for device in node.devices}, self.name
+            )
 
     @classmethod
     def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = UNNAMED_DEVICE) -> Cluster:
@@ -104,7 +109,7 @@ class Cluster(Shown):
 
     @cached_property
     def devices(self) -> tuple[DeviceSpec, ...]:
-        """What every device can do, by rank.
+        """Specifications of the devices, by rank.
 
         Raises
         ------

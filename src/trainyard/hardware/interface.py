@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def own_address(peer: str) -> str:
-    """The address of this machine on the way to another one; "" if that is not to be found out."""
+    """Return the address of this machine on the way to another one; "" if it cannot be found."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(peer, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

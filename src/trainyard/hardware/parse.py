@@ -28,7 +28,7 @@ nodes come and go, and what devices cost::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,6 +39,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node_changes import NodeChange, nodes_from
 from trainyard.hardware.presets import device_named
+from trainyard.hardware.prices import Prices
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.text import cluster_from_text
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology, edges_from
@@ -105,7 +106,7 @@ def cluster_of(given: Cluster | str | Path) -> Cluster:
 
 
 def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
-    """As `parse_cluster`, in a file that is being read.
+    """Read a cluster that a file names, as `parse_cluster` does.
 
     Parameters
     ----------
@@ -226,15 +227,16 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
                 cluster,
                 partitions=partitions or cluster.partitions,
                 changes=changes or cluster.changes,
-                prices=_prices(given, cluster.nodes) or cluster.prices,
+                prices=_prices(given) or cluster.prices,
             )
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
         profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
         partitions, changes = _over_time(given, len(nodes))
-        prices = _prices(given, nodes)
-        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, partitions, changes, prices)
+        return Cluster(
+            given.text("name", "cluster"), nodes, fabric, profile, partitions, changes, _prices(given)
+        )
 
 
 def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeChange, ...]]:
@@ -247,17 +249,12 @@ def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeC
     )
 
 
-def _prices(given: Section, nodes: Sequence[Node]) -> tuple[tuple[str, float], ...]:
-    """Read what a device of each type costs for an hour; all types of the nodes have a price, or none."""
+def _prices(given: Section) -> Prices:
+    """Read the prices of one device of each type for an hour."""
     if "prices" not in given:
         return ()
     prices = given.section("prices")
-    found = tuple((str(name), prices.number(name, 0.0)) for name in prices)
-    unpriced = {device.name for node in nodes for device in node.devices} - {name for name, _ in found}
-    if unpriced:
-        missing = ", ".join(sorted(unpriced))
-        raise given.error("prices", f"a price for every type of device in the cluster; add {missing}")
-    return found
+    return tuple((str(name), prices.number(name, 0.0)) for name in prices)
 
 
 def _nodes(given: Section) -> tuple[Node, ...]:

@@ -24,14 +24,14 @@ from trainyard.job.run.checkpoint.weights import load_weights
 from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
 from trainyard.job.run.processes.launchers import is_launched, join_launcher
-from trainyard.job.run.processes.rendezvous import agreed
+from trainyard.job.run.processes.rendezvous import agree_on
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.train import Run
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
-from trainyard.reading.arguments import WrongTypeError, WrongValueError, described, require_type
+from trainyard.reading.arguments import WrongTypeError, WrongValueError, require_type, type_text
 
 __all__ = ["StopTraining", "Trainer"]
 
@@ -138,7 +138,7 @@ class Trainer:
             return self._given_plan
         join_launcher()
         if is_launched():
-            return parse_plan(agreed("plan", lambda: self._best_plan().to_text()))
+            return parse_plan(agree_on("plan", lambda: self._best_plan().to_text()))
         return self._best_plan()
 
     def _best_plan(self) -> Plan:
@@ -262,7 +262,7 @@ def _functions(callbacks: Any) -> tuple[Callable[[StepMetrics], None], ...]:
     if not isinstance(callbacks, Iterable) or not all(map(callable, functions)):
         wrong = next((each for each in functions if not callable(each)), callbacks)
         raise WrongTypeError(
-            f"callbacks has {described(wrong)}; allowed is a list of functions, such as [print]"
+            f"callbacks has {type_text(wrong)}; allowed is a list of functions, such as [print]"
         )
     return functions
 

@@ -14,11 +14,11 @@ from trainyard.errors import TrainyardError
 __all__ = [
     "WrongTypeError",
     "WrongValueError",
-    "described",
     "joined_names",
     "name_list",
     "require_field_types",
     "require_type",
+    "type_text",
 ]
 
 
@@ -63,7 +63,7 @@ def require_field_types(options: Any) -> None:
         is_flag = isinstance(given, bool) and not any(kind is bool for kind, _ in allowed)
         if is_flag or not isinstance(given, tuple(kind for kind, _ in allowed)):
             words = " or ".join(said for _, said in allowed)
-            raise WrongTypeError(f"{each.name} is {described(given)}; allowed is {words}")
+            raise WrongTypeError(f"{each.name} is {type_text(given)}; allowed is {words}")
 
 
 def require_type(name: str, given: object, allowed: type | tuple[type, ...], advice: str) -> None:
@@ -80,7 +80,7 @@ def require_type(name: str, given: object, allowed: type | tuple[type, ...], adv
         If the argument is an instance of none of the types.
     """
     if not isinstance(given, allowed):
-        raise WrongTypeError(f"{name} is {described(given)}; allowed is {advice}")
+        raise WrongTypeError(f"{name} is {type_text(given)}; allowed is {advice}")
 
 
 def name_list(name: str, given: Any) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def joined_names(name: str, given: str | Sequence[str], error: type[Exception]) 
     return ",".join(names)
 
 
-def described(given: object) -> str:
+def type_text(given: object) -> str:
     """Return the type of a value in words, or a string itself, shortened."""
     if isinstance(given, str):
         return f"the string {given[:60]!r}"

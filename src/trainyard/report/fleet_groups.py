@@ -17,7 +17,7 @@ __all__ = ["Part", "groups_table", "losers", "losers_table", "parts_of", "winner
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
 _MOST_NAMED = 4
-# Of the mean completion time under the baseline: what is less is neither loss nor gain.
+# Ratio of mean completion times; a smaller change is neither a loss nor a gain.
 _LEAST_LOSS = 1.005
 
 
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
 
 def parts_of(runs: Sequence[FleetRun], baseline: FleetRun | None) -> tuple[Part, ...]:
-    """All groups of all dimensions in which there are two, under every policy."""
+    """Return all groups of each dimension with at least two groups, under each policy."""
     found = []
     for dimension in DIMENSIONS:
         bases = {} if baseline is None else groups(baseline, dimension, fewest=1)
@@ -80,17 +80,17 @@ def groups_table(parts: Sequence[Part]) -> tuple[Columns, Rows]:
 
 
 def losers(parts: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
-    """Columns and rows of the groups that lose most beside the baseline, a few of every policy.
+    """Columns and rows of the groups that lose most beside the baseline, a few of each policy.
 
-    First those of which most jobs are not done, then those whose jobs take longest. Times are of jobs that ended under
-    both.
+    Groups with the largest share of jobs that are not done come first, then those whose jobs take longest. Times are of
+    jobs that ended under both.
     """
     own = [part for part in parts if part.num_not_done or part.to_baseline > _LEAST_LOSS]
     return _beside(parts, sorted(own, key=_loss), baseline)
 
 
 def winners(parts: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
-    """The same of the groups that gain most: all their jobs are done, and in less time."""
+    """Columns and rows of the groups that gain most beside the baseline: all their jobs are done, and in less time."""
     own = [part for part in parts if not part.num_not_done and part.to_baseline < 1 / _LEAST_LOSS]
     return _beside(parts, sorted(own, key=lambda part: part.to_baseline), baseline)
 
@@ -102,9 +102,9 @@ def _loss(part: Part) -> tuple[float, float]:
 
 
 def _beside(parts: Sequence[Part], ranked: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
-    """Columns and rows of some of the groups beside the baseline, the first few of every policy."""
+    """Columns and rows of the ranked groups beside the baseline, the first few of each policy."""
     rows, are_lost = [], any(part.num_not_done for part in ranked)
-    # What-ifs have long names.
+    # Names of what-ifs are long, and the table is to fit a terminal.
     columns: Columns = ("JCT", "mean JCT", "waiting", "slowdown")
     columns = columns[:-1] if any(part.run.what_if for part in parts) else columns
     for policy in dict.fromkeys(part.policy for part in parts if part.policy != baseline.policy):
@@ -128,12 +128,12 @@ def _beside(parts: Sequence[Part], ranked: Sequence[Part], baseline: FleetRun) -
 
 
 def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
-    """Those who lose, for the terminal; None if nobody does."""
+    """Table of the groups that lose most, for the terminal; None if none loses."""
     columns, rows = losers(parts, baseline)
     return make_table(f"who loses most, {baseline.policy} / policy", columns, rows, 2) if rows else None
 
 
 def winners_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
-    """Those who gain, for the terminal; None if nobody does."""
+    """Table of the groups that gain most, for the terminal; None if none gains."""
     columns, rows = winners(parts, baseline)
     return make_table(f"who gains most, {baseline.policy} / policy", columns, rows, 2) if rows else None

@@ -102,7 +102,7 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
 
 
 def costs_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows] | None:
-    """Columns and rows of what runs cost, in the same order, as in `costs_of`; None where the cluster has no prices."""
+    """Columns and rows of what runs cost, in the same order, as in `run_costs`; None where the cluster has no prices."""
     if not any(run.cluster.prices for run in runs):
         return None
     rows = tuple((run.policy, *map(_cost_text, run.costs.values())) for run in ranked_runs(runs))

@@ -63,27 +63,31 @@ def in_use(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
 
 
 def use_by_type(runs: Sequence[DrawnRun], axis: TimeAxis) -> tuple[Figure, ...]:
-    """Devices in use of every type, where there are several; not of runs of which it is not known who had which."""
+    """Devices in use of each type, of runs with several types. Runs without recorded devices are left out."""
     known = [each for each in runs if len(each.run.cluster.device_types) > 1 and each.run.spans]
-    if not known:
-        return ()
-    clusters = [each.run.cluster for each in known]
-    busy = [
-        each.stints.busy(axis.edges_s, cluster.type_of_node[cluster.node_of])
-        for each, cluster in zip(known, clusters, strict=True)
-    ]
-    found = []
-    for name in dict.fromkeys(name for cluster in clusters for name in cluster.device_types):
-        kinds = [
-            cluster.device_types.index(name) if name in cluster.device_types else -1 for cluster in clusters
-        ]
-        runs = [each for each, kind in zip(known, kinds, strict=True) if kind >= 0]
-        means = [own[kind] for own, kind in zip(busy, kinds, strict=True) if kind >= 0]
-        most = max(
-            int(each.devices_of_type[kind]) for each, kind in zip(clusters, kinds, strict=True) if kind >= 0
+    by_type = [_use_by_type(each, axis) for each in known]
+    return tuple(
+        _figure_of_type(
+            name,
+            [(each, uses[name]) for each, uses in zip(known, by_type, strict=True) if name in uses],
+            axis,
         )
-        found.append(_figure(f"Devices in use, {name}", "devices", runs, means, axis, most))
-    return tuple(found)
+        for name in dict.fromkeys(name for uses in by_type for name in uses)
+    )
+
+
+def _use_by_type(drawn: DrawnRun, axis: TimeAxis) -> dict[str, Floats]:
+    """Return mean devices in use over parts of the time, by device type."""
+    cluster = drawn.run.cluster
+    busy = drawn.stints.busy(axis.edges_s, cluster.type_of_node[cluster.node_of])
+    return {name: busy[kind] for kind, name in enumerate(cluster.device_types)}
+
+
+def _figure_of_type(name: str, uses: Sequence[tuple[DrawnRun, Floats]], axis: TimeAxis) -> Figure:
+    runs = [each for each, _ in uses]
+    clusters = [each.run.cluster for each in runs]
+    most = max(int(cluster.devices_of_type[cluster.device_types.index(name)]) for cluster in clusters)
+    return _figure(f"Devices in use, {name}", "devices", runs, [means for _, means in uses], axis, most)
 
 
 def use_by_node(runs: Sequence[DrawnRun]) -> Figure:

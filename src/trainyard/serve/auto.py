@@ -35,7 +35,7 @@ from trainyard.serve.summary import Summary
 __all__ = ["AutoChoice", "Measure", "PolicyChoice", "Trial", "auto", "better", "tried"]
 
 Measure = Literal["mean e2e", "slo attainment"]
-"""What the search optimizes: the mean end-to-end time, or the share of requests that meet their objectives."""
+"""Objectives of the search: the mean end-to-end time, or the share of requests that meet their objectives."""
 
 _FIRST_ROUTER = ROUTERS[0].name
 _NUM_IMPROVED = 2  # of the best trials of step 2, on different splits
@@ -84,7 +84,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class AutoChoice:
-    """What `auto` chose.
+    """Result of `auto`.
 
     Attributes
     ----------

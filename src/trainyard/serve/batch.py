@@ -156,7 +156,7 @@ class WaitReason(NamedTuple):
 
 
 class CopiedBlocks(NamedTuple):
-    """How many blocks the operations of a batch copy.
+    """Numbers of blocks that the operations of a batch copy.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ def num_copied(ops: Iterable[CacheOp]) -> CopiedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a replica does in its next step.
+    """Work of a replica in its next step.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ class Entry:
 
     @property
     def runs(self) -> str:
-        """Where it decides for real: ``serve run`` takes policies of batches and admission; placements are simulated."""
+        """Say where the system decides: ``serve run`` takes batch and admission policies; placements are simulated."""
         return (
             "in simulation"
             if self.decides in ("placement", "deployment")

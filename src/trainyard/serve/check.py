@@ -22,7 +22,7 @@ _TIERS: dict[str, tuple[Tier, Tier, bool]] = {
     "swap in": ("host", "device", True),
     "move": ("device", "device", True),
 }
-"""Of each operation, where its blocks are, where it copies them to, and whether it does."""
+"""For each operation, where its blocks are, where it copies them to, and whether it copies."""
 
 
 def refuse_simulated_only(batch: Batch) -> None:
@@ -291,7 +291,7 @@ class BatchChecker:
         return self._device if tier == "device" else self._host
 
     def _share(self, request: int, block: int) -> None:
-        """What is in a block follows what the request has computed."""
+        """Share a block; its tokens have to follow those that the request has computed."""
         if self._backward.trains(request):
             raise self._error(
                 request, f"shares block {block}, and trains; all its tokens go forward themselves"
@@ -311,7 +311,7 @@ class BatchChecker:
         self._computed[request] = stop
 
     def _write(self, request: int, start: int, stop: int) -> None:
-        """Its blocks have these tokens, too."""
+        """Note that the blocks of a request have these tokens, too."""
         there, size = self._device, self._block_tokens
         for place in range(start // size, -(-stop // size)):
             block, end = there.of[request][place], min(stop, (place + 1) * size)

@@ -1,4 +1,4 @@
-"""What a batch computes, while a policy makes it: items, and the layers that each goes through."""
+"""Launches of a batch while a policy makes it: items, and the layers that each goes through."""
 
 from __future__ import annotations
 

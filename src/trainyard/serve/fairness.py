@@ -1,4 +1,4 @@
-"""How evenly clients are served while they compete.
+"""Fairness between clients that compete.
 
 References
 ----------

@@ -113,7 +113,7 @@ def check_no_oracle(policy: BatchPolicy) -> None:
 
 
 class EngineNeeds(NamedTuple):
-    """What a policy needs of an engine that keeps the blocks of the KV cache itself.
+    """Needs of a policy from an engine that keeps the blocks of the KV cache itself.
 
     Attributes
     ----------
@@ -132,5 +132,5 @@ class PortablePolicy(BatchPolicy, Protocol):
     """A batch policy that says what it needs, so that engines of others can be driven by it."""
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
-        """What the policy needs of an engine whose longest sequence has so many tokens."""
+        """Return the policy's needs from an engine whose longest sequence has so many tokens."""
         ...

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class RoutedInstance(Protocol):
-    """What a router reads of an instance, simulated or real."""
+    """An instance as a router sees it, simulated or real."""
 
     @property
     def num_requests(self) -> int:

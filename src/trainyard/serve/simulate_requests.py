@@ -70,7 +70,7 @@ def simulate_requests(
 
 @dataclass
 class _Step:
-    """What an instance computes.
+    """Step that an instance computes.
 
     Attributes
     ----------

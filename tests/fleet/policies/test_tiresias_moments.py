@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from probe import Probe
 from runs import finished
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.policies.tiresias.policy import tiresias
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, declared_job
@@ -45,13 +45,13 @@ def test_a_job_moves_in_time_where_others_are_not_on_the_type_that_they_are_coun
     assert finished(run) == {"before": 350.0, "wide": 400.0, "either": 690.0}
 
 
-class _Asked(Probe):
+class _Asked(PolicyWrapper):
     """Notes in which queue the first job is."""
 
     queues: list[int]
 
     def decide(self, snapshot: Snapshot, state: object) -> tuple[Allocation, object]:
-        allocation, line = self.policy.decide(snapshot, state)
+        allocation, line = super().decide(snapshot, state)
         self.queues.append(int(line.jobs[0, 0]))
         return allocation, line
 

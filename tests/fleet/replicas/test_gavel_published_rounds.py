@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probe import Probe
 from runs import finished
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.replicas.gavel import (
     CostProgram,
     FinishTimeProgram,
@@ -36,7 +36,7 @@ Fractions = dict[tuple[str, int], float]
 
 
 @dataclass
-class Heard(Probe):
+class Heard(PolicyWrapper):
     """A policy, and what it decided when."""
 
     decisions: list[tuple[float, Fractions]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The examples of jobs of one's own, driven by a policy that takes their devices away again and again."""
+"""Run the example scripts under a policy that takes their devices away again and again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICIES = {"srtf": "srtf", "tiresias": "tiresias(thresholds=(0.01,))"}
 
 
 def example(name: str) -> Job:
-    """A job of the examples, which arrives at once, whose Python is this one, and which may take its time to save."""
+    """Return a job of the examples that arrives at once, runs this Python, and has much time to save."""
     job = next(
         job for job in read_workload(FOLDER / "jobs.yaml", strict=True, own_files=True) if job.name == name
     )
@@ -92,7 +92,7 @@ def run_preempted(job: Job, policy: str, backend: DirectoryBackend) -> Sequence[
 
 
 def check_preempted(events: Sequence[Event]) -> None:
-    """A job lost its devices so often as it was to, never failed, and ended."""
+    """Check that a job lost its devices as often as planned, never failed, and ended."""
     happened = [event.what for event in events]
     assert happened.count(Happening.LEAVES) >= TIMES, events
     assert Happening.FAILS not in happened, events
@@ -100,12 +100,12 @@ def check_preempted(events: Sequence[Event]) -> None:
 
 
 def ddp_weights(directory: JobDirectory) -> Any:
-    """What the script with DistributedDataParallel has trained."""
+    """Return the weights that the script with DistributedDataParallel has saved."""
     return torch.load(directory.output / "checkpoint.pt")["net"]
 
 
 def check_ddp_on_nodes(backend: DirectoryBackend, folder: Path) -> None:
-    """A script on all four devices of a manager's nodes is preempted twice, and ends as on this machine."""
+    """Check that a script on four devices of a manager's nodes is preempted twice, and ends as on this machine."""
     job = replace(example("ddp"), num_devices=4)
     alone = LocalBackend(Cluster.uniform(1, 4, "local"), folder / "alone")
     run_undisturbed(job, alone)

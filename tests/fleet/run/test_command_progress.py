@@ -1,4 +1,4 @@
-"""What a driver knows of commands: what they tell, and what was declared where they tell nothing."""
+"""Progress of commands in a driver: as they report it, or as it was declared if they report nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = declared_job("a", 0.0, 2, 100.0, command=Command("train", "/", steps=50), 
 
 @dataclass
 class Telling(FaultyBackend):
-    """Its jobs are as far as a test says."""
+    """A backend whose jobs have the progress that a test sets."""
 
     told: Progress = NOTHING
 

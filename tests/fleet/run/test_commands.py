@@ -1,8 +1,9 @@
-"""Commands of users on one node: what they are told, how they end, and that nothing is left of them."""
+"""Commands of users on one node: their variables, how they end, and that no process is left of them."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,10 +16,11 @@ import pytest
 from trainyard.fleet import progress as hook
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.command_progress import CommandLosses
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
-from trainyard.fleet.run.reported import ReportedLosses
 from trainyard.fleet.workload.command import Command
+from trainyard.job.run.processes.logs import MOST_BYTES
 
 PYTHON = sys.executable
 ENVIRONMENT = f"{PYTHON} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -148,24 +150,42 @@ def test_a_command_that_is_to_leave_has_time_to_save(tmp_path: Path) -> None:
 
 
 STAYS = """
-(trap '' TERM; exec setsid sleep 600) &
-echo $! > "$TRAINYARD_JOB_DIR/child"
+(trap '' TERM; exec setsid sh -c 'setsid sleep 600 & echo $$ $! > "$TRAINYARD_JOB_DIR/pids"; wait') &
 wait
 """
 
 
 def test_what_does_not_leave_is_killed(tmp_path: Path) -> None:
-    """A child in a session of its own ignores the signal, and is killed when time is over."""
+    """A child and a grandchild, each in a session of its own, ignore the signal, and are killed when time is over."""
     directory = JobDirectory(tmp_path / "a")
     node = started(directory, Command(STAYS, str(tmp_path), grace_s=0.5))
-    child = directory.output / "child"
-    wait_until(lambda: child.exists() and child.read_text() != "")
-    pid = int(child.read_text())
-    wait_until(lambda: psutil.Process(pid).name() == "sleep")
+    file = directory.output / "pids"
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    child, grandchild = map(int, file.read_text().split())
+    wait_until(lambda: psutil.Process(grandchild).name() == "sleep")
+    assert os.getsid(grandchild) == grandchild != os.getsid(child) == child
     directory.pause.touch()
     assert node.wait(LIMIT_S) == 0
-    assert not psutil.pid_exists(pid)
     assert directory.groups() == []
+    assert not psutil.pid_exists(child)
+    assert not psutil.pid_exists(grandchild)
+
+
+PRINTS = f"""
+head -c {MOST_BYTES + 1} /dev/zero
+touch "$TRAINYARD_JOB_DIR/printed"
+exec sleep 600
+"""
+
+
+def test_the_log_of_a_running_command_stays_short(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path / "a")
+    node = started(directory, Command(PRINTS, str(tmp_path)))
+    wait_until((directory.output / "printed").exists)
+    wait_until(lambda: (directory.logs / "rank-0.log").stat().st_size < MOST_BYTES)
+    assert node.poll() is None
+    directory.pause.touch()
+    assert node.wait(LIMIT_S) == 0
 
 
 LEAVES_A_CHILD = """
@@ -200,24 +220,24 @@ def test_progress_is_what_the_last_line_says(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Command("true", str(tmp_path), steps=100))
     assert directory.progress(is_over=False) == Progress(None)
-    directory.told.write_text(
+    directory.progress_file.write_text(
         '{"step": 3}\nrubbish\n{"step": 40, "steps_per_s": 4}\n[1]\n{"step": "x"}\n{"ste'
     )
     assert directory.progress(is_over=False) == Progress(40, step_s=0.25)
-    directory.told.write_text('{"step": 1e999, "loss": 1}\n{"step": 400}\n')
+    directory.progress_file.write_text('{"step": 1e999, "loss": 1}\n{"step": 400}\n')
     assert directory.progress(is_over=False) == Progress(100)
 
 
 def test_without_steps_nothing_is_told(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Command("true", str(tmp_path)))
-    directory.told.write_text('{"step": 3}\n')
+    directory.progress_file.write_text('{"step": 3}\n')
     assert directory.progress(is_over=False) == Progress(None)
 
 
 def test_losses_are_means_of_epochs_that_are_over(tmp_path: Path) -> None:
     file = tmp_path / "progress.jsonl"
-    read = ReportedLosses(file, 10, 100)
+    read = CommandLosses(file, 10, 100)
     assert read.read() == ()
     lines = [(5, 3.0), (10, 2.0), (12, 7.0)]
     file.write_text("".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in lines))
@@ -229,7 +249,7 @@ def test_losses_are_means_of_epochs_that_are_over(tmp_path: Path) -> None:
 
 def test_a_script_reports_every_half_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.1, 10.6, 10.7])
-    monkeypatch.setattr(hook, "_Told", type("Told", (), {"step": 0, "at_s": 0.0, "losses": ()}))
+    monkeypatch.setattr(hook, "_last", hook._LastLine())
     monkeypatch.setattr(hook.time, "monotonic", lambda: next(clock))
     hook.report(1, loss=9.0)  # outside of a fleet
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))

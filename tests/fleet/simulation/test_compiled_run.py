@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism import pending_notes
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.place.nodes import PLACEMENTS
-from trainyard.fleet.policy import Policy
+from trainyard.fleet.policy_wrapper import PolicyWrapper
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.simulation import compiled_run, simulator
 from trainyard.fleet.simulation.run_progress import ProgressCheck
-from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.traits import Traits, traits_of
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
@@ -186,35 +184,17 @@ def test_charts_and_failures_take_every_step(returns: list[int]) -> None:
     assert not returns
 
 
-@dataclass(frozen=True)
-class Changed:
+@dataclass
+class Changed(PolicyWrapper):
     """A policy that decides otherwise in compiled code."""
 
-    policy: Policy
     changes: dict[str, Any]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.policy, name)
-
-    @property
-    def needs(self) -> Any:
-        return self.policy.needs
-
-    @property
-    def preempts(self) -> bool:
-        return self.policy.preempts
 
     @property
     def traits(self) -> Traits:
         traits = traits_of(self.policy)
         assert traits.compiled is not None
         return replace(traits, compiled=traits.compiled._replace(**self.changes))
-
-    def start(self, cluster: Cluster) -> Any:
-        return self.policy.start(cluster)
-
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-        return self.policy.decide(snapshot, state)
 
 
 def test_policies_that_go_wrong_are_refused_there_too() -> None:

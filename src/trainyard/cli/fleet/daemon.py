@@ -36,15 +36,15 @@ class Options(RunningOptions):
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8470
     """Port to listen on; 0 takes one that is free."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
-    this machine."""
+    """Users that may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody
+    on this machine may."""
     admin_commands: bool = False
     """Let administrators submit jobs with a command of their own, which runs with all rights of the daemon's user."""
     command_folders: Annotated[str, tyro.conf.arg(metavar="DIR:DIR")] = ""
     """Let every user submit jobs whose command is a program in one of these folders, with plain words behind it."""
     idle_limit: Duration = 600.0
-    """How long the process that measures a new job may use no CPU, because it is stopped or this machine is busy. Then it
-    is ended, and the job is measured again later."""
+    """Time in which the process that measures a new job may use no CPU, because it is stopped or this machine is busy.
+    Then it is ended, and the job is measured again later."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

@@ -36,12 +36,12 @@ class Options(SimulatingOptions):
     seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
     """Seed of failures and stragglers."""
     what_if: WhatIfs = ()
-    """Changes that are compared with the present; a ; between several, or the option again. Nodes: +4x8xH100,
+    """Changes to compare with the cluster as it is; separated by ; or given as several options. Nodes: +4x8xH100,
     -2x8xV100+2x8xA100. A time after which jobs are ended: limit=24h. Priorities by size: priority=1:10,2-8:5. Devices of
-    an account: quota=NAME:8. Spaces join changes to one."""
+    an account: quota=NAME:8. Changes with spaces between are made together."""
     speed: Speeds = ()
-    """How fast devices of a type are beside those on which the lengths of the jobs are known, such as V100=0.5,H100=2;
-    for jobs without speeds of their own. Other types have 1."""
+    """Speeds of device types, as multiples of the speed of the devices for which the lengths of jobs are known, such as
+    V100=0.5,H100=2; other types have 1. Jobs with speeds of their own keep these."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -94,8 +94,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         _write_csv(options.csv, screen, ranked_runs(runs))
     if base is None:
         screen.say(_without_baseline(options.baseline or ""))
-    sides = (losers_table, *((winners_table,) if options.what_if else ()))
-    whose = [] if base is None else [table for side in sides if (table := side(parts, base)) is not None]
+    makers = (losers_table, winners_table) if options.what_if else (losers_table,)
+    group_tables = () if base is None else filter(None, (make(parts, base) for make in makers))
     lines = (*said, *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline or options.what_if else None, cannot)
     return Outcome(
@@ -104,7 +104,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "baseline": base.policy if base is not None else "",
             "runs": [run_document(run, base, parts) for run in ranked_runs(runs)] if options.json else [],
         },
-        (*tables, *whose, *lines),
+        (*tables, *group_tables, *lines),
         "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {cluster.name}",
     )
 
@@ -112,21 +112,21 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _doubts(
     options: Options, jobs: Sequence[Job], cluster: Cluster, others: Sequence[Cluster]
 ) -> tuple[str, ...]:
-    """Warnings of what may be meant otherwise; those that there is no reason for are empty."""
+    """Return warnings of input that may be a mistake; a warning without a reason is empty."""
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
-    from trainyard.fleet.type_speeds import unknown_speeds
+    from trainyard.fleet.type_speeds import unknown_speeds_warning
 
     asked = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
-    return *asked, unknown_speeds(jobs, cluster, others, dict(options.speed))
+    return *asked, unknown_speeds_warning(jobs, cluster, others, dict(options.speed))
 
 
 def _other_clusters(options: Options, cluster: Cluster) -> list[Cluster]:
-    """The clusters of the what-ifs; what cannot be of these, or of speeds, is refused before the trace is read."""
-    from trainyard.fleet.type_speeds import known_speeds
-    from trainyard.fleet.what_if import what_ifs_of
+    """Return the clusters of the what-ifs; wrong what-ifs and speeds are refused before the trace is read."""
+    from trainyard.fleet.type_speeds import speeds_by_type
+    from trainyard.fleet.what_if import parse_what_ifs
 
-    others = [each.cluster(cluster) for each in what_ifs_of(options.what_if)]
-    known_speeds(dict(options.speed), [cluster, *others])
+    others = [what_if.cluster(cluster) for what_if in parse_what_ifs(options.what_if)]
+    speeds_by_type(dict(options.speed), [cluster, *others])
     return others
 
 

@@ -47,11 +47,11 @@ _PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe
 
 
 class Api:
-    """What can be asked of a daemon.
+    """The HTTP interface of a daemon.
 
     Parameters
     ----------
-    users : who may ask.
+    users : users that may send requests.
     """
 
     def __init__(self, daemon: Daemon, users: Users) -> None:
@@ -220,7 +220,7 @@ def _few(last: int) -> int:
 
 
 def _answer(status: int) -> Any:
-    """What makes an answer of an error; a status of 0 is the error's own."""
+    """Return a function that makes a response of an error; status 0 stands for the error's own."""
 
     def answer(request: Request, error: Any) -> JSONResponse:
         code = status or getattr(error, "status", 0) or error.status_code

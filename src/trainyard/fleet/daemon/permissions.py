@@ -1,4 +1,4 @@
-"""Whose jobs may bring code of their own: nobody's, unless the operator of a daemon allows it."""
+"""Permissions to bring code in jobs: nobody has one unless the operator of a daemon allows it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Permissions:
 
     @classmethod
     def granted(cls, users: Users, admin_commands: bool, folders: str) -> Permissions:
-        """What the options of a daemon allow.
+        """Return the permissions that the options of a daemon give.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Who may do what: every token names a user, and only they may cancel their jobs and read what these print."""
+"""Users and their tokens: only the owner of a job, or an administrator, may cancel it and read its log."""
 
 from __future__ import annotations
 

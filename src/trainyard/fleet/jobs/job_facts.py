@@ -1,4 +1,4 @@
-"""What is known of jobs in the `JobTable` at a moment; between two changes it follows from when and how fast they run."""
+"""Facts of jobs at a moment, from the `JobTable`: between two changes they follow from starts and rates."""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ COUNTS = np.dtype(
     ],
     align=True,
 )
-"""What changes with jobs: how many are there, ever came, came before the last decision, and have no devices; how many
-devices are written down, and ends and changes of use noted; until when jobs times time are counted, and what they are."""
+"""Counts of a `JobTable`: jobs that are there, that ever came, that came before the last decision, and that have no
+devices; devices that are written down, ends and changes of use that are noted; and jobs times time, with the time until
+which they are counted."""
 
 
 class JobTable:
@@ -198,7 +199,7 @@ class JobTable:
         self.alone_s.pop(row, None)
 
     def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
-        """How many jobs there were on average since each came; of one that comes now, how many there are."""
+        """Return the mean number of jobs since each job came; for a job that comes now, the number of jobs now."""
         counts = self.counts[0]
         job_s = counts["job_s"] + self.num_active * (now_s - counts["counted_s"]) - self.job_s[rows]
         there_s, found = now_s - self.arrival_s[rows], np.full(len(rows), float(self.num_active))

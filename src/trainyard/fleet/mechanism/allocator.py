@@ -1,4 +1,4 @@
-"""Who has what: brings about what a policy wants, in the job table and on the devices."""
+"""Carry out the decisions of a policy, in the job table and on the devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.records import FleetRun, Recorder, Span
+from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.span import Span
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job, rate_anywhere
 from trainyard.hardware.cluster import Cluster
@@ -118,7 +119,7 @@ class Allocator:
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
-        """What the run left, after its end."""
+        """Return the records of the run, after its end."""
         self.pending.write_uses()
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
@@ -230,7 +231,7 @@ class Allocator:
         return np.zeros_like(taken) if self.preempts else taken
 
     def _asked(self, rows: Ints, queue: Queue) -> QueueArrays:
-        """What the policy wants; jobs of several workers have a placement of their own."""
+        """Return the policy's queue as arrays; jobs of several workers have a placement of their own."""
         asked = QueueArrays.of(queue)
         if not self._has_gangs:
             return asked

@@ -15,7 +15,7 @@ _NO_TYPE = "it asks for a type of device that there is not"
 
 
 class Feasibility:
-    """What of a cluster jobs can have.
+    """Check whether jobs can ever run on a cluster.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Who gets devices and who loses them, where more urgent jobs may take them from less urgent ones.
+"""Allocation of devices where more urgent jobs may take them from less urgent ones.
 
-First the order of urgency is walked by number: every job that fits beside those before it is to run, whoever does not
-loses what it has. In most decisions all that are to run then find a place, and nobody else can run. Where one finds none,
-as under a placement that keeps jobs on few nodes, it takes devices of less urgent jobs that run, of the least urgent that
-will do; and what is left over is for those after it.
+First the order of urgency is walked by number of devices: each job that fits beside the earlier ones is to run, and a job
+that does not fit loses its devices. In most decisions all jobs that are to run then find a place, and no other job can
+run. A job that finds none, as under a placement that keeps jobs on few nodes, takes devices of less urgent running jobs,
+of the least urgent that suffice; devices that are left over are for the jobs after it.
 """
 
 from __future__ import annotations

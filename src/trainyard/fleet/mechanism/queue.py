@@ -23,7 +23,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class QueueArrays(NamedTuple):
-    """What a policy that does not place for itself wants: columns in the order of urgency, empty for the usual.
+    """A policy's queue as arrays in the order of urgency; an empty array stands for the default.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def assignment(state: FleetState, rows: Ints, asked: QueueArrays, how: int, back
 
 
 class QueueChanges(NamedTuple):
-    """What became of a queue.
+    """Changes of devices after a queue was carried out.
 
     Attributes
     ----------

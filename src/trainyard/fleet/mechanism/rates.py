@@ -1,4 +1,4 @@
-"""How fast jobs run on what they hold: by their profile, by fate, and by who else is on their nodes."""
+"""Rates of jobs on their devices, from profiles, chance, and other jobs on the same nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to jobs and their devices: one arrives, starts, works at a rate, loses its devices, ends or leaves.
+"""Transitions of jobs and their devices: a job arrives, starts, works at a rate, loses its devices, ends or leaves.
 
 Simulations in Python and in compiled code and runs for real all change a run's `FleetState` by these functions.
 """
@@ -21,7 +21,7 @@ Records = NDArray[np.void]
 
 
 class EndNote(NamedTuple):
-    """What is noted of a job that has done its work.
+    """Record of a job that has ended.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ def why_waiting(allocator: Allocator, rows: Ints, allocation: Allocation) -> Map
 
 
 class _Seen:
-    """What can be seen without knowing the policy: the order of jobs, and free devices."""
+    """Reasons why jobs wait that follow from their order and free devices, without knowing the policy."""
 
     def __init__(self, allocator: Allocator, rows: Ints, allocation: Allocation, waiting: Ints) -> None:
         self.allocator, self.rows, self.waiting = allocator, rows, waiting

@@ -119,14 +119,14 @@ def _needs_more_nodes(
 
 
 def _asked_by(job: Job) -> str:
-    """What a job asks for, in words."""
+    """Say the devices, processors and memory that a job asks for."""
     more = [f"{job.cpus:g} processors"] * (job.cpus > 0)
     more += [f"{job.memory_bytes / 2**30:g} GiB of memory"] * (job.memory_bytes > 0)
     return f"{job.num_devices} devices with {' and '.join(more)}"
 
 
 class Asking(Protocol):
-    """What a job asks for, in all."""
+    """Devices, processors and memory that a job asks for, in all."""
 
     @property
     def num_devices(self) -> int: ...

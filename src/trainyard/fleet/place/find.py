@@ -1,6 +1,6 @@
-"""Where jobs find a place among free devices, and what taking it changes; compiled.
+"""Find places of jobs among free devices, and take them; compiled.
 
-The tables are those of `FreeDevices`. A table is one argument, and to hand an argument to a compiled function takes as
+The tables are those of `FreeDevices`. A table is one argument, since passing an argument to a compiled function takes as
 long as its work on a job.
 """
 
@@ -152,7 +152,7 @@ def note_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untype
 
 @compiled
 def find_place(wanted, bits, usable, how, need, per_node, by_type, aux, has_racks):  # type: ignore[no-untyped-def]
-    """How many devices of every node a job would take; of no node at all (an empty array) if it has no place.
+    """Count the devices of each node that a job would take; an empty array if it has no place.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def are_any_on(devices, taken, per_device):  # type: ignore[no-untyped-def]
 
 @compiled
 def nodes_of(devices, per_device, num_nodes):  # type: ignore[no-untyped-def]
-    """How many of these devices every node has."""
+    """Count these devices on each node."""
     taken = zeros(num_nodes, int64)
     for device in devices:
         taken[per_device[NODE, device]] += 1

@@ -63,14 +63,14 @@ def of_workers(gangs: Sequence[tuple[int, ...]], hows: Ints, how: int) -> Ints:
 
 
 def packed(free: Ints, wanted: int) -> Ints | None:
-    """How many devices of every node the placement ``packed`` takes; None if there are not enough."""
+    """Count the devices of each node that the placement ``packed`` takes; None if there are not enough."""
     taken: Ints = _packed(free, wanted)
     return taken if len(taken) else None
 
 
 @compiled
 def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
-    """How many devices to take of every node; of no node at all (an empty array) if there is no place.
+    """Count the devices to take of each node; an empty array if there is no place.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from trainyard.hardware.cluster import Cluster
 
 @dataclass
 class _Device:
-    """What is on a device while a decision is made."""
+    """Jobs on a device while a decision is made."""
 
     guaranteed: int | None = None
     opportunistic: int | None = None

@@ -29,7 +29,7 @@ Pair = frozenset[str]
 
 @dataclass(frozen=True)
 class State:
-    """What is remembered from one time slice to the next; all by the names of jobs.
+    """Memory from one time slice to the next, by the names of jobs.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Gandiva:
 
 
 def _observed(snapshot: Snapshot, state: State) -> State:
-    """What the last slice showed: speeds of jobs alone, and pairs that do less together than in turns."""
+    """Note what the last slice showed: speeds of jobs alone, and pairs that do less together than in turns."""
     elapsed_s = snapshot.now_s - state.now_s
     rate = {
         job.name: (done - state.done[job.name]) / elapsed_s
@@ -283,7 +283,7 @@ class _Slice:
         return self.snapshot.jobs[i].share_beside(self.snapshot.jobs[self.packed[i]])
 
     def state(self) -> State:
-        """What the next slice has to know."""
+        """Return the memory for the next slice."""
         jobs, now_s = self.snapshot.jobs, self.snapshot.now_s
         ran = {jobs[i].name: now_s for i in self.placed}
         done = zip(jobs, self.snapshot.done.tolist(), strict=True)

@@ -52,7 +52,7 @@ History = tuple[float, Mapping[int, "Seen"]]
 
 @dataclass(frozen=True)
 class Seen:
-    """What was measured of a job.
+    """Measurements of a job.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Optimus:
         return (0.0, MappingProxyType({}))
 
     def decide(self, snapshot: Snapshot, state: History) -> tuple[Allocation, History]:
-        """What is known of every job (section 3), how many devices it gets (4.1), and where (4.2)."""
+        """Learn speed and rest of each job (section 3), choose its number of devices (4.1), and place them (4.2)."""
         serial = snapshot.serial.tolist()
         then_s, known = state
         seen = [known.get(s) or Seen({}) for s in serial]
@@ -119,7 +119,7 @@ class Optimus:
     def gains(
         self, snapshot: Snapshot, seen: list[Seen], then_s: float
     ) -> tuple[list[Seen], Callable[[int, int], float]]:
-        """What is known of every job now, and what one more device saves it, as `_marginal_gains` has it.
+        """Return the measurements of each job with the latest, and the gain of one more device, see `_marginal_gains`.
 
         Parameters
         ----------

@@ -42,14 +42,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Demand:
-    """What a job would have of nodes if there were enough: devices, CPUs and bytes; and its speed then."""
+    """Devices, CPUs and bytes of memory that a job would have if there were enough, and its speed then."""
 
     needs: tuple[float, float, float]
     work_per_s: float
 
 
 Demands = Mapping[int, Demand]
-"""By serial number of the job; profiled once."""
+"""Demands by serial number of the job; profiled once."""
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def _wish(snapshot: Snapshot, number: int, known: Mapping[int, float] | None) ->
 def _satisfactory(
     planner: Planner, wishes: Sequence[Wish], order: Sequence[int]
 ) -> tuple[dict[int, _Share], Steps]:
-    """What everybody needs, in the order of deadlines; and what is left free."""
+    """Return the least share of each job, in the order of deadlines, and the devices that are left free."""
     free: Steps = {0.0: planner.total}
     shares = {}
     for i in sorted(order, key=lambda i: wishes[i].deadline_s):
@@ -208,7 +208,7 @@ def _more(wish: Wish, num: int) -> int:
 
 
 def most_devices(model: str, batch_size: int, device_type: str) -> int:
-    """How many devices the program gives a job at most, which stands in a table there; a batch size of 0 is unknown."""
+    """Return the most devices that the program gives a job, from its table; a batch size of 0 is unknown."""
     rules = _MOST_ON_T4 if device_type == "T4" else _MOST
     others = 64 if device_type == "T4" else min(batch_size or 64, 64)
     return rules.get((model, batch_size)) or rules.get((model, 0)) or others
@@ -221,4 +221,4 @@ _MOST = {
     ("bert", 0): 16, ("bert", 64): 8, ("gpt2", 128): 16, ("gpt2", 256): 32, ("inception3", 64): 16,
     ("inception3", 128): 32, ("resnet50", 64): 32, ("vgg16", 64): 32,
 }  # fmt: skip
-"""By model and batch size; 0 stands for any other."""
+"""Most devices by model and batch size; 0 stands for any other batch size."""

@@ -60,7 +60,7 @@ class GavelRounds(Rounds):
 
     @property
     def own_clock(self) -> Callable[[Allocator], GavelScheduler]:
-        """What leads a run through them."""
+        """Factory of the scheduler that leads a run through these rounds."""
         return partial(GavelScheduler, self)
 
 
@@ -142,7 +142,7 @@ class GavelScheduler(RoundScheduler):
         return found
 
     def _pool_by_pool(self, accounts: Accounts, priority: Floats, wanted: Ints) -> tuple[Ints, Ints]:
-        """What `turn` finds, of one pool after the other; it changes what is wanted."""
+        """Return the same as `turn`, one pool after the other; ``wanted`` is changed."""
         pools = list(range(len(self.cluster.device_types)))
         if self.rounds.shuffle:
             self._draws.shuffle(pools)
@@ -180,7 +180,7 @@ class GavelScheduler(RoundScheduler):
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """What running jobs do in one round of whole steps.
+    """Work of running jobs in one round of whole steps.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class _Steps:
 
     @classmethod
     def of(cls, table: JobTable, now_s: float, round_s: float) -> _Steps:
-        """As many whole steps as fit in a round after a restart."""
+        """Return as many whole steps of each job as fit in a round after a restart."""
         rows = table.active[table.held[table.active] > 0]
         waits_s, rate = np.maximum(0.0, table.since_s[rows] - now_s), table.rate[rows]
         done = np.minimum(np.floor(rate * np.maximum(0.0, round_s - waits_s)), table.left[rows])

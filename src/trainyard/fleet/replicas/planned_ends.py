@@ -79,7 +79,7 @@ class PlannedEnds(Rounds):
 
     @property
     def own_clock(self) -> Callable[[Allocator], PlannedScheduler]:
-        """What leads a run through them."""
+        """Factory of the scheduler that leads a run through these rounds."""
         return partial(PlannedScheduler, self)
 
 

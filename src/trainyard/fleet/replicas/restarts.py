@@ -34,7 +34,7 @@ class Restarts(Rounds):
 
     @property
     def own_clock(self) -> Callable[[Allocator], RestartScheduler]:
-        """What leads a run through them."""
+        """Factory of the scheduler that leads a run through these rounds."""
         return partial(RestartScheduler, self)
 
 

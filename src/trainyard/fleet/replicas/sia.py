@@ -55,7 +55,7 @@ class SiaProgram(Sia):
         return found
 
     def powers(self, goodput: Floats) -> Floats:
-        """In hundredths."""
+        """Round the powers to hundredths."""
         return np.minimum(np.round(super().powers(goodput), 2), _CLIP)
 
     def keeps(self, snapshot: Snapshot) -> Bools:

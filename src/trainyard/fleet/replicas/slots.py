@@ -58,7 +58,7 @@ class Slots(Rounds):
 
     @property
     def own_clock(self) -> Callable[[Allocator], SlotScheduler]:
-        """What leads a run through them."""
+        """Factory of the scheduler that leads a run through these rounds."""
         return partial(SlotScheduler, self)
 
 

@@ -105,7 +105,7 @@ def tiresias_program(
     samples: tuple[float, ...] = (),
     two_dimensional: bool = True,
 ) -> TiresiasProgram:
-    """As `trainyard.fleet.policies.tiresias.policy.tiresias`, with the thresholds of the program."""
+    """Return the same as `trainyard.fleet.policies.tiresias.policy.tiresias`, with the thresholds of the program."""
     knob = float("inf") if promote_knob is None else promote_knob
     return TiresiasProgram(thresholds, knob, samples, two_dimensional, 0.5)
 

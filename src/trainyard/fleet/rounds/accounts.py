@@ -51,7 +51,7 @@ _ALONE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Accounts(NamedTuple):
-    """What jobs are to have, and what they had since that was decided; columns are types of device.
+    """Fractions of time that jobs are to have, and the time that they had since the decision; columns are device types.
 
     Rows are combinations: first every job alone, in the order of arrival, then the pairs that have a fraction.
 
@@ -81,7 +81,7 @@ class Accounts(NamedTuple):
 
     @property
     def more_than(self) -> float:
-        """What the fraction of a combination has to be above for it to run."""
+        """Bound above which the fraction of a combination has to be for it to run."""
         return _CANNOT if self.leftovers else 0.0
 
 

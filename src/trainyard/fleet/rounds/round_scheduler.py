@@ -148,7 +148,7 @@ class RoundScheduler:
     def _combinations(
         self, accounts: Accounts, priority: Floats, serial: Ints, wanted: Ints
     ) -> tuple[Ints, Ints | None, Ints]:
-        """What `whose_turn` returns first, where there are pairs; of every job there, its number and its devices."""
+        """Return the first result of `whose_turn` if there are pairs; numbers and devices of all jobs there."""
         assert accounts.members is not None
         first, second = accounts.members
         of_jobs = np.zeros(len(accounts.serial), np.int64)

@@ -1,4 +1,4 @@
-"""What a backend is: it starts and stops trainings on devices, and says how far they are."""
+"""The protocol of backends: they start and stop jobs on devices, and report their progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.fleet.workload.job import Grant, Job
 
 @dataclass(frozen=True, kw_only=True)
 class JobLimits:
-    """What a job may do at most.
+    """Limits of a job.
 
     Attributes
     ----------
@@ -35,12 +35,12 @@ class JobLimits:
 
 
 USUAL_LIMITS = JobLimits()
-"""What is allowed where nobody says anything."""
+"""Default limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions:
-    """How a backend runs all of its jobs.
+    """Options of a backend for all of its jobs.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class BackendOptions:
         Where the backend sees that it works, it has as many CPU seconds for each of its threads.
     shares : whether jobs may have a device together. All jobs of a backend are started in the same way, as a share
         changes while its job runs, and what a cluster manager gave to a job does not.
-    limits : what every job may do at most.
+    limits : limits of each job.
     """
 
     patience_s: float = 120.0
@@ -57,16 +57,16 @@ class BackendOptions:
 
 
 USUAL_OPTIONS = BackendOptions()
-"""How jobs run where nobody says anything."""
+"""Default options."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is.
+    """Progress of a job.
 
     Attributes
     ----------
-    steps : done, as far as that is known; None for a command that does not tell.
+    steps : steps done, as far as that is known; None for a command that reports none.
     ended : whether it has done all of its work, and that is saved.
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
@@ -96,7 +96,7 @@ class Backend(Protocol):
 
     @property
     def limits(self) -> JobLimits:
-        """What every job may do at most."""
+        """Limits of each job."""
         ...
 
     def start(self, job: Job, grant: Grant) -> None:
@@ -138,7 +138,7 @@ class Backend(Protocol):
         ...
 
     def progress(self, name: str) -> Progress:
-        """How far a job is that was started or adopted; it may have been stopped since."""
+        """Return the progress of a job that was started or adopted; it may have been stopped since."""
         ...
 
     def close(self) -> None:

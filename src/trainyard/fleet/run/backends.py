@@ -34,7 +34,7 @@ BACKENDS = MappingProxyType(
         "ray": "trainyard.fleet.run.ray_backend:RayBackend",
     }
 )
-"""Where each backend's factory is, imported only when it is wanted; see `DirectoryBackend` for what it takes."""
+"""Factories of the backends, imported when they are used; `DirectoryBackend` has their parameters."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 def make_backend(
     name: str, cluster: Cluster, folder: Path, options: BackendOptions = USUAL_OPTIONS
 ) -> DirectoryBackend:
-    """A backend by name.
+    """Make a backend by name.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def make_backend(
     Raises
     ------
     FleetError
-        If there is none of this name, what it needs is not installed, or it cannot share devices and is to.
+        If there is no such backend, a package that it needs is not installed, or it is to share devices and cannot.
     """
     if name not in BACKENDS:
         raise FleetError(f"no backend {name!r}; there are {', '.join(BACKENDS)}")
@@ -70,14 +70,14 @@ def make_backend(
 def check_runnable(
     jobs: Iterable[Job], cluster: Cluster, policy: Policy, limits: JobLimits = USUAL_LIMITS
 ) -> None:
-    """Whether jobs can run for real on a cluster, under a policy.
+    """Check that jobs can run for real on a cluster, under a policy.
 
     Raises
     ------
     FleetError
-        If one has nothing to run, asks for more than there is or for what its strategies have no plan for, has a name
-        that no folder can have or that another one has, or its checkpoints would be larger than they may; or if its
-        command has no folder, or does not tell what the policy learns from.
+        If a job has nothing to run, asks for more devices than there are or for a number without a plan, has a name that
+        no folder can have or that another job has, or has larger checkpoints than allowed; or if its command has no
+        folder, or reports no progress and the policy learns from progress.
     """
     allocator = Allocator(cluster, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     seen: set[str] = set()
@@ -90,19 +90,19 @@ def check_runnable(
         if job.name in seen:
             raise FleetError(f"there are two jobs {job.name!r}; give each a name of its own")
         seen.add(job.name)
-        # Who could do with fewer may not ask for more than there is, either: policies that do not resize jobs would wait
-        # for ever, and let those behind wait, too.
+        # Also a job that can run on fewer may not ask for more devices than there are: under a policy that does not
+        # resize jobs it would wait for ever, and the jobs behind it, too.
         allocator.enter(replace(job, min_devices=0), job.arrival_s)
-        runs = runnable_of(job)
-        if isinstance(runs, Command):
-            _check_command(job, runs, policy)
+        runnable = runnable_of(job)
+        if isinstance(runnable, Command):
+            _check_command(job, runnable, policy)
         else:
-            _check_checkpoints(job, runs, limits)
-            _check_plan(job, runs, cluster)
+            _check_checkpoints(job, runnable, limits)
+            _check_plan(job, runnable, cluster)
 
 
 def _check_command(job: Job, command: Command, policy: Policy) -> None:
-    """Whether a command has a folder to run in, and tells what its policy learns from."""
+    """Check that a command has a folder to run in, and reports progress if the policy learns from it."""
     if not Path(command.folder).is_dir():
         raise FleetError(
             f"job {job.name!r}: there is no folder {command.folder} in which its command could run; give it another "
@@ -116,7 +116,7 @@ def _check_command(job: Job, command: Command, policy: Policy) -> None:
 
 
 def _check_checkpoints(job: Job, training: Training, limits: JobLimits) -> None:
-    """Whether the checkpoints of a training are as small as they must be."""
+    """Check that the checkpoints of a training are as small as they must be."""
     if math.isinf(limits.max_checkpoint_bytes):
         return
     if problem := ask("checkpoint_problem", training.model, limits.max_checkpoint_bytes):
@@ -124,7 +124,7 @@ def _check_checkpoints(job: Job, training: Training, limits: JobLimits) -> None:
 
 
 def _check_plan(job: Job, training: Training, cluster: Cluster) -> None:
-    """Whether a training can be spread over the devices that it asks for, on as few nodes of a type as can hold them."""
+    """Check that a training has a plan for the devices that it asks for, on as few nodes of a type as can hold them."""
     problem = ""
     for kind in job.device_types or cluster.device_types:
         if kind not in cluster.device_types:

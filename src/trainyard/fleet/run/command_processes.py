@@ -1,8 +1,8 @@
-"""The processes of a command on one node: started, watched, asked to end, and ended with all that they started.
+"""Run the processes of a command on one node: start and watch them, ask them to end, and end all that they started.
 
 They find each other by the variables that torchrun sets: ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``LOCAL_WORLD_SIZE``,
 ``MASTER_ADDR`` and ``MASTER_PORT``. A command that is started once on each node has no rank; it has ``NNODES``,
-``GROUP_RANK`` and torchrun's own options (``PET_NNODES`` and so on), so that ``torchrun train.py`` says nothing of them.
+``GROUP_RANK`` and torchrun's own options (``PET_NNODES`` and so on), so that ``torchrun train.py`` needs no options.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ _POLL_S, _LOOK_S, _MEETING_S = 0.05, 1.0, 300.0
 _LAST_LINES, _LAST_CHARACTERS = 3, 300
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 _MARK = "TRAINYARD_JOB_NODE"
-"""A variable by which all that a command has started on a node is known; there may be several nodes on one machine."""
-_OF_A_SHELL = 128
-"""What a shell returns for a program that a signal has ended, less the number of the signal."""
+"""Variable of all processes that a command has started on a node; several nodes may be one machine."""
+_SHELL_SIGNAL_BASE = 128
+"""Exit code of a shell for a program that a signal has ended, less the number of the signal."""
 
 
 def run_command(directory: JobDirectory, command: Command, ranks: Ranks, lock: int) -> int:
-    """Run a command on this node, until it has ended, has failed, or was to leave; nothing of it is left then.
+    """Run a command on this node until it has ended, has failed, or is to leave; then end all of its processes.
 
     Parameters
     ----------
-    lock : the descriptor by which this process holds the job; those that it starts hold the job, too.
+    lock : descriptor by which this process holds the job; the processes of the command hold the job, too.
 
     Returns
     -------
     0 if nothing failed.
     """
     mark = _mark(directory, ranks)
-    _end_all_of(mark)
+    _kill_marked(mark)
     directory.begin(ranks.first)
-    with _guarded(mark) as guard, _told_to_end() as told:
+    with _guarded(mark) as guard, _noted_signals() as signals:
         address = _meet(directory, ranks)
-        use_interface(ranks.peer)  # those of the command inherit it
+        use_interface(ranks.peer)  # inherited by the processes of the command
         running = _Processes(directory, command, ranks, lock, address, guard)
         try:
             with beating(partial(directory.beat, ranks.first), ranks.heartbeat_s):
-                return _watch(directory, running, ranks, told)
+                return _watch(directory, running, ranks, signals)
         finally:
             running.kill()
             if ranks.first == 0:
                 (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
-def _watch(directory: JobDirectory, running: _Processes, ranks: Ranks, told: list[int]) -> int:
+def _watch(directory: JobDirectory, running: _Processes, ranks: Ranks, signals: list[int]) -> int:
     here, look_s, watcher = directory.identity(), 0.0, Silence[str](ranks.heartbeat_s / 4)
     while True:
         is_to_leave = directory.pause.exists()
-        if is_to_leave or told:
+        if is_to_leave or signals:
             running.end()
             if not is_to_leave:
                 directory.fail("it was told to end", killed=True)
@@ -95,7 +95,7 @@ def _watch(directory: JobDirectory, running: _Processes, ranks: Ranks, told: lis
             look_s = time.monotonic() + _LOOK_S
             running.cut_logs()
             if directory.identity() != here:
-                # A scheduler that looks there takes the job for gone and may have started it anew: write nothing.
+                # A scheduler that looks at the new folder may have started the job anew: write nothing there.
                 print(f"{directory.path} was deleted or replaced: the job ends here", file=sys.stderr)
                 return 1
             if max(watcher.look(directory.watching()).values(), default=0.0) > ranks.heartbeat_s:
@@ -118,24 +118,24 @@ class _Processes:
     ) -> None:
         self._grace_s, self._guard = command.grace_s, guard
         is_per_node = command.processes == PER_NODE
-        own = [ranks.first] if is_per_node else range(ranks.first, ranks.first + ranks.count)
-        self._logs = {rank: rank_log(directory.logs, rank) for rank in own}
+        own_ranks = [ranks.first] if is_per_node else range(ranks.first, ranks.first + ranks.count)
+        self._logs = {rank: rank_log(directory.logs, rank) for rank in own_ranks}
         self._processes = {}
-        for rank in own:
-            found = os.environ | _shared(directory, ranks, address) | {_MARK: _mark(directory, ranks)}
-            found |= _of_node(ranks, address) if is_per_node else ranks.environment(rank)
+        for rank in own_ranks:
+            variables = os.environ | _common_variables(directory, ranks, address)
+            variables |= _launcher_variables(ranks, address) if is_per_node else ranks.environment(rank)
             if is_per_node:
                 ranks.use_all_cores()
             else:
                 ranks.use_cores(rank)
-            self._processes[rank] = _started(command, found, self._logs[rank], lock)
+            self._processes[rank] = _start(command, variables, self._logs[rank], lock)
 
     def exit_codes(self) -> dict[int, int | None]:
-        """Exit codes by rank: None for a running process, and the negative number of the signal for a killed one."""
+        """Return exit codes by rank: None for a running process, and minus the number of the signal for a killed one."""
         return {rank: _code(process.poll()) for rank, process in self._processes.items()}
 
     def last_words(self, rank: int) -> str:
-        """The last lines that a process printed, to be put behind how it ended."""
+        """Return the last lines that a process printed, to append to how it ended."""
         lines = [visible(line.strip()) for line in last_lines(self._logs[rank], _LAST_LINES)]
         text = " / ".join(line for line in lines if line)
         return f"; it printed last: {text[-_LAST_CHARACTERS:]}" if text else ""
@@ -145,7 +145,7 @@ class _Processes:
         cut(self._logs.values())
 
     def end(self) -> None:
-        """Ask all to end by SIGTERM, and wait until nothing is left of them, or their time is over."""
+        """Ask all processes to end by SIGTERM, and wait until none is left, or their time is over."""
         for process in self._processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -155,7 +155,7 @@ class _Processes:
             time.sleep(_POLL_S)
 
     def _is_alive(self) -> bool:
-        """Whether anything that this process started, or that was left to it, still runs."""
+        """Whether a process still runs that this one started, or that became its child when its parent ended."""
         for child in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):
                 if child.pid != self._guard and child.status() != psutil.STATUS_ZOMBIE:
@@ -163,7 +163,7 @@ class _Processes:
         return False
 
     def kill(self) -> None:
-        """End all at once, and what they started."""
+        """Kill all processes at once, and all that they started."""
         for process in self._processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -175,9 +175,7 @@ class _Processes:
         self.cut_logs()
 
 
-def _started(
-    command: Command, environment: Mapping[str, str], log: Path, lock: int
-) -> subprocess.Popen[bytes]:
+def _start(command: Command, environment: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
     with open(log, "ab") as printed:
         return subprocess.Popen(
             ["/bin/sh", "-c", command.line],
@@ -192,16 +190,17 @@ def _started(
         )
 
 
-def _shared(directory: JobDirectory, ranks: Ranks, address: tuple[str, str]) -> dict[str, str]:
-    """Variables of all processes of a job on this node."""
-    found = {JOB_DIR: str(directory.output), "MASTER_ADDR": address[0], "MASTER_PORT": address[1]}
+def _common_variables(directory: JobDirectory, ranks: Ranks, address: tuple[str, str]) -> dict[str, str]:
+    """Return the variables of all processes of a job on this node."""
+    variables = {JOB_DIR: str(directory.output), _MARK: _mark(directory, ranks)}
+    variables |= {"MASTER_ADDR": address[0], "MASTER_PORT": address[1]}
     if ranks.threads:
-        found["OMP_NUM_THREADS"] = str(ranks.threads)
-    return found | ranks.visible_devices()
+        variables["OMP_NUM_THREADS"] = str(ranks.threads)
+    return variables | ranks.visible_devices()
 
 
-def _of_node(ranks: Ranks, address: tuple[str, str]) -> dict[str, str]:
-    """Variables of a command that starts the processes of a node itself."""
+def _launcher_variables(ranks: Ranks, address: tuple[str, str]) -> dict[str, str]:
+    """Return the variables of a command that starts the processes of a node itself."""
     counts = {"NNODES": str(ranks.nodes), "NPROC_PER_NODE": str(ranks.count), "NODE_RANK": str(ranks.node)}
     counts |= {"MASTER_ADDR": address[0], "MASTER_PORT": address[1]}
     sizes = {"WORLD_SIZE": str(ranks.world), "LOCAL_WORLD_SIZE": str(ranks.count)}
@@ -210,29 +209,29 @@ def _of_node(ranks: Ranks, address: tuple[str, str]) -> dict[str, str]:
 
 
 def _code(code: int | None) -> int | None:
-    """An exit code, as `how_it_ended` takes it: a shell hides which signal has ended what it ran."""
-    hidden = None if code is None else code - _OF_A_SHELL
+    """Return an exit code as `how_it_ended` reads it: a shell hides the signal that has ended its program."""
+    hidden = None if code is None else code - _SHELL_SIGNAL_BASE
     return -hidden if hidden in _FROM_OUTSIDE else code
 
 
 @contextmanager
-def _told_to_end() -> Iterator[list[int]]:
-    """Within it, signals to end are noted, as a cluster manager sends them before it takes nodes away."""
-    told: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+def _noted_signals() -> Iterator[list[int]]:
+    """Note SIGTERM instead of ending: a cluster manager sends it before it takes nodes away."""
+    signals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
-        yield told
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _meet(directory: JobDirectory, ranks: Ranks) -> tuple[str, str]:
-    """Address and port on which the processes of a job find each other; the first node chooses them.
+    """Return the address and port on which the processes of a job find each other; the first node chooses them.
 
     Raises
     ------
     BackendError
-        If the first node does not say them.
+        If the first node does not write them in time.
     """
     file = directory.path / ranks.meeting
     if ranks.first == 0:
@@ -255,7 +254,7 @@ def _meet(directory: JobDirectory, ranks: Ranks) -> tuple[str, str]:
 
 @contextmanager
 def _guarded(mark: str) -> Iterator[int]:
-    """Within it, another process ends the command when this one is killed; yields its number. It holds the job, too."""
+    """Have another process end the command if this one is killed; yield its number. It holds the job, too."""
     heard, held = os.pipe()
     guard = os.fork()
     if not guard:
@@ -263,7 +262,7 @@ def _guarded(mark: str) -> Iterator[int]:
             os.close(held)
             os.setsid()
             os.read(heard, 1)  # returns when no process has the other end any more
-            _end_all_of(mark)
+            _kill_marked(mark)
         finally:
             os._exit(0)
     os.close(heard)
@@ -279,8 +278,8 @@ def _mark(directory: JobDirectory, ranks: Ranks) -> str:
     return f"{directory.output}:{ranks.first}"
 
 
-def _end_all_of(mark: str) -> None:
-    """End whatever an earlier start of a job has left on a node."""
+def _kill_marked(mark: str) -> None:
+    """Kill all processes with a mark, such as those of an earlier start of a job on this node."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(_MARK) == mark:

@@ -37,7 +37,7 @@ class UndecidedError(Exception):
 
 
 def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-    """What a policy decides, and its next state.
+    """Return the decision of a policy, and its next state.
 
     Raises
     ------

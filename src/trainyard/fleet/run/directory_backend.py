@@ -1,4 +1,4 @@
-"""What all backends share: jobs live in folders, are asked to leave by a file there, and go on from checkpoints there."""
+"""Base of all backends: jobs live in folders, are asked to leave by a file there, and go on from checkpoints there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
+from trainyard.fleet.run.command_progress import CommandLosses
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.ranks import Ranks
-from trainyard.fleet.run.reported import ReportedLosses
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.runnable import runnable_of
@@ -72,7 +72,7 @@ class DirectoryBackend(ABC):
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
-        self._losses: dict[str, Losses | ReportedLosses] = {}
+        self._losses: dict[str, Losses | CommandLosses] = {}
 
     @abstractmethod
     def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
@@ -132,12 +132,12 @@ class DirectoryBackend(ABC):
             self._leaving[name] = _Leaving(now_s, is_lost=is_lost)
         else:
             watch, patience_s = self.leaving_watch(name), self.patience_s
-            with suppress(OSError, FleetError):  # there is nothing that could be given time
-                runs = self.directory(name).runnable()
+            with suppress(OSError, FleetError):  # a folder without a runnable has no processes to wait for
+                runnable = self.directory(name).runnable()
                 if isinstance(
-                    runs, Command
-                ):  # its node sees to it in time, and then knows all that has to end
-                    watch, patience_s = None, patience_s + runs.grace_s
+                    runnable, Command
+                ):  # its node process ends it in time, and knows all that has to end
+                    watch, patience_s = None, patience_s + runnable.grace_s
             self._leaving[name] = _Leaving(now_s + patience_s, is_lost=is_lost, watch=watch)
 
     def has_left(self, name: str) -> bool:
@@ -240,9 +240,10 @@ class DirectoryBackend(ABC):
         )
 
     def ranks(self, grant: Grant, addresses: Mapping[int, str]) -> dict[int, Ranks]:
-        """What to start on each node of a grant, by its number; the first has rank 0.
+        """Return the ranks to start on each node of a grant, by its number; the first node has rank 0.
 
-        Where devices are shared, it says which of the node they are: no cluster manager knows who is whose partner.
+        If devices are shared, the ranks name their devices on the node: a cluster manager does not know which jobs are
+        partners.
 
         Parameters
         ----------
@@ -315,7 +316,7 @@ class DirectoryBackend(ABC):
         return 1
 
     def host(self, node: int) -> Node:
-        """What is known of a node."""
+        """Return the devices, processors and memory of a node."""
         return self.cluster.nodes[node]
 
     @property
@@ -325,7 +326,7 @@ class DirectoryBackend(ABC):
 
     @property
     def crowding(self) -> Crowding:
-        """How jobs slow each other here: places for processes do not, also where two jobs have one device."""
+        """Slowdown of jobs beside each other; places for processes have none, also if two jobs have one device."""
         return Crowding(only_places=self._on_cores)
 
 

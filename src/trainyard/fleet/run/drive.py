@@ -28,7 +28,7 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.measured_report import measured, remembered
+from trainyard.fleet.workload.measured_report import report_of_timings, updated_report
 from trainyard.fleet.workload.runnable import runnable_of
 from trainyard.hardware.cluster import Cluster
 
@@ -149,7 +149,7 @@ class Driver:
         self._touch(row)
         work, table.attained_s[row], table.attained_device_s[row], timings = past.done
         if timings:
-            table.reports[row] = remembered(job.batch_size, timings)
+            table.reports[row] = report_of_timings(job.batch_size, timings)
         table.left[row] = max(0.0, job.work - work)
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
         if kept is not None:
@@ -205,7 +205,7 @@ class Driver:
 
     def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
         """End a job for good; its last event is told when it has left its devices."""
-        job, grant = self.table.job(row), self._running.drop(row)
+        job, grant = self.table.job(row), self._running.remove(row)
         if self.table.grants[row] is not None:
             self.allocator.stop([row], now_s)
             self._part(row, now_s)
@@ -255,7 +255,7 @@ class Driver:
         for row in lost:
             own = sorted({int(node_of[device]) for device in self.running[row].devices} & away)
             names = ", ".join(f"node {node}" for node in own)
-            self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used")
+            self._running.revoke(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used")
             self._running.forget_failures(row)  # they were the node's
         self._note_alone(alone)
         self.domains.change_nodes()
@@ -265,7 +265,7 @@ class Driver:
         for row in self.coordinator.end_leases(now_s):
             self._touch(row)
             if not self.policy.preempts:
-                self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
+                self._running.revoke(row, Happening.LEAVES, now_s, "its lease ends")
                 self._part(row, now_s)
 
     def _observe(self, now_s: float) -> None:
@@ -287,16 +287,16 @@ class Driver:
                 self._again(row, progress, now_s)
 
     def _note_progress(self, row: int, job: Job, progress: Progress) -> None:
-        """Note how far a job is; one that does not tell goes on as fast as was declared."""
+        """Note the progress of a job; a job that reports none goes on as fast as it was declared."""
         if progress.steps is None:
             return
-        of_a_step = job.work / runnable_of(job).steps
-        self.table.left[row] = job.work - progress.steps * of_a_step
+        work_per_step = job.work / runnable_of(job).steps
+        self.table.left[row] = job.work - progress.steps * work_per_step
         if progress.step_s is not None and job.batch_size:
             spot = self.allocator.rates.spot(self.running[row])
-            losses = tuple((steps * of_a_step, loss) for steps, loss in progress.losses)
-            found = measured(job.batch_size, self.table.reports[row], spot, progress.step_s, losses)
-            self.table.reports[row] = found
+            losses = tuple((steps * work_per_step, loss) for steps, loss in progress.losses)
+            report = updated_report(job.batch_size, self.table.reports[row], spot, progress.step_s, losses)
+            self.table.reports[row] = report
 
     def _again(self, row: int, progress: Progress, now_s: float) -> None:
         """Take the devices of a job that failed; the job waits like a preempted one, or is given up."""
@@ -304,7 +304,7 @@ class Driver:
         if why := self._running.note_failure(row, progress, now_s, self.patience):
             self._give_up(row, why, now_s)
             return
-        self._running.take(row, Happening.FAILS, now_s, progress.failure or "")
+        self._running.revoke(row, Happening.FAILS, now_s, progress.failure or "")
         self.allocator.stop([row], now_s)
         self._part(row, now_s)
 
@@ -344,7 +344,7 @@ class Driver:
         for number, why in allocation.refused.items():
             row = int(rows[number])
             if row in self.running:
-                self._running.take(row, Happening.LEAVES, now_s)
+                self._running.revoke(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.allocator.apply(rows, allocation, now_s, domain.cluster)
         reasons = why_waiting(self.allocator, rows, allocation).items()
@@ -379,7 +379,7 @@ class Driver:
         wanted = {row: grant for row in jobs if (grant := self.table.grants[row]) is not None}
         for row, grant in list(self.running.items()):
             if row in jobs and _place(wanted.get(row)) != _place(grant):
-                self._running.take(row, Happening.LEAVES, now_s)
+                self._running.revoke(row, Happening.LEAVES, now_s)
         for row, grant in wanted.items():
             if row not in self.running:
                 self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))

@@ -1,4 +1,4 @@
-"""Whose fault it is when something goes wrong while jobs are driven: a job's, or that of what all jobs need."""
+"""Faults while jobs are driven: of one job, or of something that all jobs need."""
 
 from __future__ import annotations
 

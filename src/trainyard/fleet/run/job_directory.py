@@ -1,10 +1,10 @@
-"""The folder of a job: what it trains, how far it is, and all that must survive its processes and its scheduler.
+"""The folder of a job: its training or command, its progress, and all that must survive its processes and its scheduler.
 
 ========================= =========================================================================================
-training.json             what to train, see `Training`; of a command, command.json instead, see `Command`
-output/                   what a command saves, and its progress; see `trainyard.fleet.progress`
-ended-N                   a command has returned 0 on the node that has rank N as its first; holds the ranks there
-                          and the ranks of the job
+training.json             the training, see `Training`; of a command, command.json instead, see `Command`
+output/                   files that a command saves, and its progress; see `trainyard.fleet.progress`
+ended-N                   written when a command has returned 0 on the node with rank N as its first; holds the number
+                          of ranks of the node, and of the job
 checkpoints/              of `trainyard.job.run.checkpoint.folders`; they say what is done for good
 log/metrics.jsonl         a line per step; log/metrics.1.jsonl holds the older ones when there are too many
 log/rank-N.log            what each process printed
@@ -42,10 +42,10 @@ from typing import IO, Any, TypeVar
 from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.progress import PROGRESS_FILE
 from trainyard.fleet.run.backend import Progress
-from trainyard.fleet.run.beats import beat, beats
+from trainyard.fleet.run.command_progress import CommandLosses, last_progress_line
 from trainyard.fleet.run.fault import BackendError
+from trainyard.fleet.run.heartbeat_files import read_heartbeats, write_heartbeat
 from trainyard.fleet.run.losses import Losses, entries
-from trainyard.fleet.run.reported import ReportedLosses, last_told
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.runnable import Runnable
 from trainyard.fleet.workload.training import Training
@@ -80,7 +80,7 @@ class JobDirectory:
         self.repeating, self.lacking = path / "repeats.txt", path / "lacks.txt"
         self.watched = path / "watched"
 
-    def set_up(self, runs: Runnable) -> None:
+    def set_up(self, runnable: Runnable) -> None:
         """Make the folder, or check that it is of the same job.
 
         Raises
@@ -88,24 +88,24 @@ class JobDirectory:
         FleetError
             If it holds another training or command.
         """
-        if self._is_there():
-            if self.runnable() != runs:
+        if self._is_set_up():
+            if self.runnable() != runnable:
                 raise FleetError(
                     f"{self.path} belongs to another training or command; give the job another name, or take another "
                     "folder"
                 )
             return
         make_private(self.logs)
-        is_command = isinstance(runs, Command)
+        is_command = isinstance(runnable, Command)
         if is_command:
             make_private(self.output)
         # Nodes may do this at the same time.
         partial = self.path / f".job-{socket.gethostname()}-{os.getpid()}.part"
-        write_private(partial, json.dumps(runs.to_dict(), indent=1))
+        write_private(partial, json.dumps(runnable.to_dict(), indent=1))
         partial.replace(self._command if is_command else self._training)
 
-    def _is_there(self) -> bool:
-        """Whether it is known what the job runs."""
+    def _is_set_up(self) -> bool:
+        """Whether the folder says what the job runs."""
         return self._training.exists() or self._command.exists()
 
     def identity(self) -> tuple[int, int] | None:
@@ -117,26 +117,26 @@ class JobDirectory:
         return found.st_dev, found.st_ino
 
     def runnable(self) -> Runnable:
-        """Read what the job runs; errors as of `training`."""
+        """Read the training or command that the job runs; errors as of `training`."""
         return self.command() if self._command.exists() else self.training()
 
     def training(self) -> Training:
-        """Read what the job trains.
+        """Read the training that the job runs.
 
         Raises
         ------
         FleetError
             If the file is damaged.
         """
-        return _described(self._training, Training.from_dict)
+        return _read(self._training, Training.from_dict)
 
     def command(self) -> Command:
         """Read the command that the job runs; errors as of `training`."""
-        return _described(self._command, Command.from_dict)
+        return _read(self._command, Command.from_dict)
 
     @property
-    def told(self) -> Path:
-        """The file in which a command tells its progress."""
+    def progress_file(self) -> Path:
+        """File in which a command reports its progress."""
         return self.output / PROGRESS_FILE
 
     def end(self, first_rank: int, count: int, world: int) -> None:
@@ -149,7 +149,7 @@ class JobDirectory:
         write_private(self.path / f"{_ENDED}{first_rank}", f"{count} {world}")
 
     def begin(self, first_rank: int) -> None:
-        """Note that a command has work to do on this node: a cluster manager may start the same once more."""
+        """Forget an earlier end of a command on this node: a cluster manager may start a job a second time."""
         (self.path / f"{_ENDED}{first_rank}").unlink(missing_ok=True)
 
     def has_ended(self) -> bool:
@@ -205,32 +205,32 @@ class JobDirectory:
 
     def watch(self) -> None:
         """Say that whoever will end the job is there; a job of which nobody ever said so runs to its end."""
-        beat(self.watched)
+        write_heartbeat(self.watched)
 
     def watching(self) -> dict[str, str]:
         """Last heartbeat of the scheduler that will end the job; empty if no scheduler ever gave one."""
-        return beats([self.watched])
+        return read_heartbeats([self.watched])
 
     def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""
-        beat(self.path / f"{_HEARTBEAT}{first_rank}")
+        write_heartbeat(self.path / f"{_HEARTBEAT}{first_rank}")
 
     def heartbeats(self) -> dict[str, str]:
         """Return the last heartbeats of nodes, by their first rank."""
-        found = beats(self.path.glob(f"{_HEARTBEAT}*"))
+        found = read_heartbeats(self.path.glob(f"{_HEARTBEAT}*"))
         return {name.removeprefix(_HEARTBEAT): beat for name, beat in found.items()}
 
     def progress(self, is_over: bool) -> Progress:
-        """How far the job is.
+        """Read the progress of the job.
 
         Parameters
         ----------
         is_over : whether none of its processes is left.
         """
-        if not self._is_there():
+        if not self._is_set_up():
             return Progress(0, failure="it was never started")
         if not is_over:
-            return self._told_by(self.command()) if self._command.exists() else self._reported()
+            return self._command_progress(self.command()) if self._command.exists() else self._reported()
         saved = self.saved_steps()
         if self.has_ended():
             return Progress(saved, ended=True)
@@ -250,17 +250,17 @@ class JobDirectory:
         return Progress(saved, failure="its processes are gone", killed=True)
 
     def saved_steps(self) -> int | None:
-        """Steps that are done for good; of a command those that it told last, if it told any."""
+        """Return the steps that are done for good; of a command the last that it reported, None if it reports none."""
         if self._command.exists():
-            return self._told_by(self.command()).steps
+            return self._command_progress(self.command()).steps
         return max(complete_steps(self.checkpoints), default=0)
 
-    def _told_by(self, command: Command) -> Progress:
-        """What a command tells of its progress."""
-        told = last_told(self.told, command.steps) if command.steps else None
-        if told is None:
+    def _command_progress(self, command: Command) -> Progress:
+        """Read the progress that a command reports."""
+        line = last_progress_line(self.progress_file, command.steps) if command.steps else None
+        if line is None:
             return Progress(None)
-        return Progress(told.step, step_s=1.0 / told.steps_per_s if told.steps_per_s > 0.0 else None)
+        return Progress(line.step, step_s=1.0 / line.steps_per_s if line.steps_per_s > 0.0 else None)
 
     def _reported(self) -> Progress:
         """Read the progress that the running processes write; all of it is in the last lines."""
@@ -279,12 +279,12 @@ class JobDirectory:
         written = b"".join(file.read_bytes() for file in metrics_files(self.logs))
         return {line["step"]: next(iter(line["losses"].values())) for line in entries(written)}
 
-    def epochs(self) -> Losses | ReportedLosses:
+    def epochs(self) -> Losses | CommandLosses:
         """Return a reader of the job's losses, epoch by epoch while the job writes them."""
-        runs = self.runnable()
-        if isinstance(runs, Command):
-            return ReportedLosses(self.told, runs.epoch_steps, runs.steps)
-        return Losses(self.logs, runs.epoch_steps)
+        runnable = self.runnable()
+        if isinstance(runnable, Command):
+            return CommandLosses(self.progress_file, runnable.epoch_steps, runnable.steps)
+        return Losses(self.logs, runnable.epoch_steps)
 
     @contextmanager
     def locked(self, first_rank: int) -> Iterator[int]:
@@ -386,8 +386,8 @@ def _is_locked(file: IO[str], how: int) -> bool:
     return False
 
 
-def _described(file: Path, made: Callable[[Mapping[str, Any]], _T]) -> _T:
+def _read(file: Path, from_dict: Callable[[Mapping[str, Any]], _T]) -> _T:
     try:
-        return made(json.loads(file.read_text()))
+        return from_dict(json.loads(file.read_text()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FleetError(f"{file} is damaged ({one_line(error)}); give the job another name") from error

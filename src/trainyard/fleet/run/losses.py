@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.job.run.processes.logs import metrics_files
 
-_MOST_BYTES = 1 << 20  # that are read at once; a long file that was there before is read over several looks
+_MOST_BYTES = 1 << 20  # of one read; a long file that was there before takes several
 
 
 class Losses:
@@ -53,13 +53,24 @@ class Losses:
             for inode, file in list(files.items())[begin:]:
                 if inode != self._file:
                     self._file, self._offset = inode, 0
-                with file.open("rb") as stream:
-                    stream.seek(self._offset)
-                    text = stream.read(_MOST_BYTES)
-                if text := text[: text.rfind(b"\n") + 1]:
+                if text := whole_lines(file, self._offset):
                     self._offset += len(text)
                     return text
         return b""
+
+
+def whole_lines(file: Path, offset: int) -> bytes:
+    """Read the whole lines of a file from an offset in bytes: a line that is still being written is left for later.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        text = stream.read(_MOST_BYTES)
+    return text[: text.rfind(b"\n") + 1]
 
 
 def entries(text: bytes) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What trainings really do on a backend, each alone for a moment: their speeds, and what starting and stopping takes."""
+"""Measure trainings on a backend, each alone for a moment: their speeds, and the time of starts and stops."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def measured_alone(
 
 
 def measured_document(jobs: Sequence[Job], costs: Costs) -> dict[str, Any]:
-    """What `measured_alone` returned, as data: steps per second of every job by number of devices, and the costs."""
+    """Return a result of `measured_alone` as data: steps per second of each job by number of devices, and the costs."""
     speeds = {job.name: job.profile.steps_per_s for job in jobs if isinstance(job.profile, Predicted)}
     return {"steps_per_s": speeds, "start_s": costs.start_s, "together_s": costs.together_s}
 
@@ -173,7 +173,7 @@ def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
 
 
 def _together(trials: Mapping[Training, Mapping[int, Trial]], backend: DirectoryBackend) -> float:
-    """How much longer a start takes for each other one at the same moment: as many as there are devices for, at most."""
+    """Measure how much longer a start takes for each other start at the same moment, with as many as devices allow."""
     size, training = min(
         ((min(by_size), training) for training, by_size in trials.items()), key=itemgetter(0)
     )
@@ -200,7 +200,7 @@ def _started(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
 
 
 def _tried(name: str, backend: DirectoryBackend, seconds: float, began_s: float) -> Trial:
-    """What a job that was started takes for a step, and for its start and its stop."""
+    """Measure the step, the start and the stop of a job that was started."""
     try:
         ((warm, warm_s),) = _reach(backend, [name], _WARM)
         time.sleep(seconds)

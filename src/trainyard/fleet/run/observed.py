@@ -1,4 +1,4 @@
-"""Jobs that run for real: how far they are is seen; nobody has to foretell it, nor to remember it for ever."""
+"""Rates and notes of jobs that run for real: their progress is observed, and is not kept for ever."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainyard.fleet.workload.job import Grant
 
 
 class Observed(Rates):
-    """Knows where jobs run, and foretells nothing of trainings: that could take longer than a step of theirs."""
+    """Rates of real jobs: of trainings nothing is predicted, as that could take longer than a step of theirs."""
 
     def _rate(self, row: int, grant: Grant) -> float:
-        """Work per second of a command, which may never tell how far it is; 0 for others."""
+        """Return the work per second of a command, which may report no progress; 0 for a training."""
         return super()._rate(row, grant) if self.table.job(row).command is not None else 0.0
 
     def adapt(self, rows: Sequence[int]) -> None:

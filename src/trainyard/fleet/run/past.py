@@ -1,4 +1,4 @@
-"""What is known of a job that another scheduler had before."""
+"""State of a job that an earlier scheduler had."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainyard.fleet.workload.job import Grant
 
 
 class Done(NamedTuple):
-    """How far a job is.
+    """Progress of a job.
 
     Attributes
     ----------
-    work : done.
+    work : work done, in the unit of ``Job.work``.
     attained_s, attained_device_s : time in which it had devices, and that times their number.
-    timings : what it measured of its steps.
+    timings : times of steps that it measured.
     """
 
     work: float = 0.0
@@ -28,7 +28,7 @@ class Done(NamedTuple):
 
     @classmethod
     def of(cls, table: JobTable, row: int) -> Done:
-        """Return how far a job of a table is."""
+        """Return the progress of a job of a table."""
         report, attained_device_s = table.reports[row], float(table.attained_device_s[row])
         work = table.job(row).work - float(table.left[row])
         return cls(

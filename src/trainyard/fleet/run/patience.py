@@ -1,4 +1,4 @@
-"""How much may go wrong before a run gives up."""
+"""Limits of failures and waits after which a run gives up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_DOUBLED = 4
 
 @dataclass(frozen=True)
 class Patience:
-    """How much goes wrong before a run gives up.
+    """Limits of failures and waits after which a run gives up.
 
     Attributes
     ----------

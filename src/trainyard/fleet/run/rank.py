@@ -71,7 +71,7 @@ def be_rank(
     parent: int,
     processes: RankProcesses,
 ) -> None:
-    """What a process of a job runs; an error is kept in the folder."""
+    """Run one process of a job; an error is kept in the folder."""
     ranks.begin(rank, parent)
     os.environ |= ranks.environment(rank)
     try:

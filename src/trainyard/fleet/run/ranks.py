@@ -52,7 +52,7 @@ class Ranks(JobLimits):
     nodes: int = 1
 
     def command(self, directory: Path) -> list[str]:
-        """What to start on the node."""
+        """Return the command that starts the node process."""
         options = [f"--{name}={value}" for name, value in vars(self).items() if value != ""]
         return [sys.executable, "-m", NODE_MODULE, str(directory), *options]
 
@@ -70,7 +70,7 @@ class Ranks(JobLimits):
             os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
     def use_all_cores(self) -> None:
-        """Use the cores that any of the processes may."""
+        """Use the cores of all processes of the node."""
         if self.cores:
             os.sched_setaffinity(0, map(int, self.cores.replace(",", "+").split("+")))
 
@@ -91,11 +91,11 @@ class Ranks(JobLimits):
         return own | self.visible_devices()
 
     def visible_devices(self) -> dict[str, str]:
-        """The variable that says which devices of the node the processes may use, where the manager does not."""
+        """Return the variable with the devices of the node that the processes may use, if a manager does not set it."""
         return {"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
 
     def launched(self, directory: JobDirectory, rank: int) -> Launched:
-        """How one process finds the others."""
+        """Return how one process finds the others."""
         from trainyard.job.run.train import Launched
 
         store, peer = directory.path / self.meeting, self.peer if self.count < self.world else ""

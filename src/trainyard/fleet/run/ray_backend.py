@@ -81,7 +81,7 @@ class RayBackend(ManagedBackend):
         return self._nodes[node].host  # one that was started again may have other memory
 
     def own(self, node: int, count: int, grant: Grant) -> Node:
-        """What a job has of a node; of the memory, which Ray counts and nobody limits, only what it asks for."""
+        """Return a job's part of a node; memory, which Ray counts and does not limit, only as the job asks for it."""
         own = super().own(node, count, grant)
         return own if grant.memory_bytes else replace(own, memory_bytes=0.0)
 

@@ -135,12 +135,12 @@ class Running:
         """Forget earlier failures of a job."""
         self._failures.pop(self._table.job(row).name, None)
 
-    def take(self, row: int, what: Happening, now_s: float, why: str = "") -> None:
-        """Tell that a job loses its devices, then take them away."""
+    def revoke(self, row: int, what: Happening, now_s: float, why: str = "") -> None:
+        """Take the devices of a job away; the event is told before."""
         self._tell(Event(now_s, self._table.job(row), what, self.grants[row], why))
-        self.drop(row)
+        self.remove(row)
 
-    def drop(self, row: int) -> Grant | None:
+    def remove(self, row: int) -> Grant | None:
         """Have a job leave its devices, if it was started, without waiting; return the devices."""
         grant = self.grants.pop(row, None)
         if grant is not None and row not in self.waiting:

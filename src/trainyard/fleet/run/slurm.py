@@ -288,7 +288,7 @@ def _components(parts: Sequence[Part]) -> dict[tuple[str, ...], list[str]]:
 
 
 def _needs(node: SlurmNode, ranks: Ranks, own: Node) -> tuple[str, ...]:
-    """What a job asks for on a node; ranks that know their devices may share them, and ask for slots."""
+    """Return Slurm's options for a job on a node; ranks that know their devices may share them, and ask for slots."""
     gres, memory_mib = "slot" if ranks.devices else node.gres, int(own.memory_bytes / _MIB)
     needs = (f"--gres={gres}:{ranks.count}", f"--cpus-per-task={max(1, int(own.cpus))}")
     return (*needs, f"--mem={memory_mib}M") if memory_mib else needs

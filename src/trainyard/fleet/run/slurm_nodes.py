@@ -43,7 +43,7 @@ class SlurmNode:
 
 
 def slurm(*command: str, given: str = "") -> str:
-    """What a command of Slurm prints.
+    """Run a command of Slurm; return its output.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def unusable(names: Sequence[str]) -> frozenset[str]:
 
 
 def _shown(names: Sequence[str]) -> list[dict[str, str]]:
-    """What Slurm says of nodes."""
+    """Return the fields that Slurm shows of nodes."""
     listing = slurm("scontrol", "--oneliner", "show", "node", ",".join(names))
     return [dict(_FIELD.findall(line)) for line in listing.splitlines()]
 

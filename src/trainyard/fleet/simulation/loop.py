@@ -40,13 +40,13 @@ CLOCK = np.dtype(
     ],
     align=True,
 )
-"""How far a run is: the last moment that is over; the one that is not, infinite if there is none; when the policy wants
-to decide; devices that nobody had when a job blocked the later ones, or -1; whether the last decision stands, as 0 or 1;
-how many decisions and moments there were; how many of the jobs that come did; how many ends are in the agenda."""
+"""Clock of a run: the last moment that is over; the one that is not, infinite if there is none; when the policy wants to
+decide; free devices when a job blocked the later ones, or -1; whether the last decision stands, as 0 or 1; numbers of
+decisions, of moments, of jobs that have come, and of ends in the agenda."""
 
 
 class Tables(NamedTuple):
-    """What the loop works on.
+    """Tables that the loop reads and writes.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Application:
-    """What was measured of one application.
+    """Measurements of one application.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class SelfTuned(Adaptive):
 
     @cached_property
     def _first(self) -> Report:
-        """Its report before it first runs, with trials at every local batch size in the tables."""
+        """Return the report before the first run, with trials at each local batch size in the tables."""
         apps = (self.application, *self.elsewhere) if self.elsewhere else ()
         trials = tuple(
             Timing(app.device_type, 1, 1, int(local), step_s - sync_s, step_s)

@@ -1,4 +1,4 @@
-"""Commands that jobs may run instead of a training of level 1: any program that can be stopped and started again."""
+"""Commands that jobs run instead of a training of level 1: any program that can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from trainyard.fleet.errors import FleetError
 
 PER_DEVICE, PER_NODE = "device", "node"
+"""Values of `Command.processes`."""
 GRACE_S = 30.0
-"""Seconds that a command has to save, where its job says nothing."""
+"""Seconds that a command has to save, by default."""
 
-# What starts the processes of a node itself.
+# Programs that start the processes of a node themselves.
 _LAUNCHER = re.compile(r"(^|[\s/;&|])(torchrun|accelerate\s+launch|torch\.distributed\.(run|launch))(\s|$)")
 
 
@@ -21,16 +22,16 @@ _LAUNCHER = re.compile(r"(^|[\s/;&|])(torchrun|accelerate\s+launch|torch\.distri
 class Command:
     """A line of a shell that a job runs.
 
-    It is stopped by SIGTERM and started again on other devices, so it has to save what it has done, and to go on from
-    there. The job has ended when the command returns 0.
+    SIGTERM stops the command, and it is started again on other devices: it has to save its work and go on from there. The
+    job ends when the command returns 0.
 
     Attributes
     ----------
     line : of the shell ``sh``.
-    folder : where it is started, an absolute path that all nodes see.
-    processes : "device" starts it once for each device, with a ``RANK`` of its own; "node" once on each node.
-    grace_s : seconds from SIGTERM until what is left of it is killed.
-    steps : that it does in all, if it reports its progress; 0 if it does not.
+    folder : absolute path of the folder where the command is started; all nodes see it.
+    processes : "device" starts the command once for each device, with a ``RANK`` of its own; "node" once on each node.
+    grace_s : seconds from SIGTERM until all processes that are left are killed.
+    steps : all steps of the command, if it reports its progress; 0 if it does not.
     """
 
     line: str
@@ -41,7 +42,7 @@ class Command:
 
     @property
     def epoch_steps(self) -> int:
-        """Steps that count as an epoch, whose mean loss it tells: a hundredth of all."""
+        """Steps whose mean loss is one value of the loss curve: a hundredth of all."""
         return max(1, self.steps // 100)
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +64,6 @@ class Command:
             raise FleetError(f"not a command: {error}") from error
 
 
-def usual_processes(line: str) -> str:
-    """Return for what a command is started once where its job does not say: a launcher starts all processes of a node."""
+def default_processes(line: str) -> str:
+    """Return ``processes`` of a command whose job does not say: a launcher starts the processes of a node itself."""
     return PER_NODE if _LAUNCHER.search(line) else PER_DEVICE

@@ -20,7 +20,7 @@ from trainyard.reading import shown
 
 _SAMPLE = 50_000
 WORKLOAD, NUM_JOBS, LOAD = "philly", 300, 0.8
-"""What is drawn where nothing else is asked for."""
+"""Defaults: the workload that is drawn, its jobs and its load."""
 Draw = Callable[[int], "list[Job]"]
 """Jobs of a seed."""
 PUBLISHED_SLACK = (0.5, 1.5)

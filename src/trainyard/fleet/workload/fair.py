@@ -45,7 +45,7 @@ class FairTimes:
         return alone_s, alone_s * max(1.0, self._slower(job.num_devices, jobs))
 
     def shared_s(self, alone_s: Floats, num_devices: Ints, jobs: Floats) -> Floats:
-        """How long jobs of so many devices take with an equal share, one of ``jobs``, if they take ``alone_s`` alone."""
+        """Return the times that jobs take with an equal share, one of ``jobs``, if they take ``alone_s`` alone."""
         found: Floats = alone_s * np.maximum(1.0, self._slower(num_devices, jobs))
         return found
 
@@ -54,7 +54,7 @@ class FairTimes:
         return jobs * num_devices / self.cluster.num_devices
 
     def alone_s(self, job: Job, allowed: int, gang_rate: float = _NAN) -> float:
-        """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""
+        """Return the time of a job without a pause on its gang, on the fastest allowed type; infinite if none fits."""
         spots, most_s = self._compact(job.num_devices, allowed), job.killed_after_s or float("inf")
         if gang_rate > 0 and spots:
             return min(job.work / gang_rate, most_s)
@@ -62,7 +62,7 @@ class FairTimes:
         return min((min(_alone_s(job, spot, grant), most_s) for spot in spots), default=float("inf"))
 
     def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
-        """Where a gang would lie on each type of device that is allowed, as bits."""
+        """Return the spot of a gang on each device type that ``allowed`` has as a bit."""
         key = num_devices, allowed
         if key not in self._spots:
             self._spots[key] = _compact(self.cluster, num_devices, allowed)
@@ -70,12 +70,12 @@ class FairTimes:
 
 
 def alone_s(job: Job, cluster: Cluster) -> float:
-    """How long a job takes in one piece on its gang, on the type where that is fastest; infinite if it runs on none."""
+    """Return the time of a job without a pause on its gang, on the fastest type; infinite if it runs on none."""
     return FairTimes(cluster).alone_s(job, cluster.type_bits(job.device_types))
 
 
 def _compact(cluster: Cluster, num_devices: int, allowed: int) -> tuple[Spot, ...]:
-    """Where a gang would lie on each type of device that is allowed, as bits."""
+    """Return the spot of a gang on each device type that ``allowed`` has as a bit."""
     return tuple(
         spot_of(device_type, cluster.compact(num_devices, kind))
         for kind, device_type in enumerate(cluster.device_types)
@@ -90,7 +90,7 @@ def _first(num_devices: int) -> Grant:
 
 
 def _alone_s(job: Job, spot: Spot, grant: Grant) -> float:
-    """How long a job takes in one piece."""
+    """Return the time of a job without a pause."""
     if isinstance(job.profile, Adaptive):
         return job.profile.rest_s(spot, grant, 0.0, job.work)
     rate = job.profile.work_per_s(spot, grant)

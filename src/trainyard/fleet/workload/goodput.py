@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """How a batch is made: samples of a pass on a device, and passes of a step (accumulated, but for the last)."""
+    """Passes of a batch: samples of a pass on a device, and passes of a step (accumulated, but for the last)."""
 
     local: int
     num_passes: int
@@ -79,12 +79,12 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a job lets the scheduler know of itself.
+    """Report of a job to the scheduler.
 
     Attributes
     ----------
     limits : its batch sizes.
-    timings : what it measured, one for every kind of devices and local batch.
+    timings : measured times, one for each kind of devices and local batch.
     noise : as it is now; None before the first step.
     fixed_batch : the batch size if it may not be changed, else 0.
     limits_by_type : batch sizes on device types where they are others.
@@ -151,7 +151,7 @@ def divided(batch_size: int, num_devices: int, limits: Limits) -> Batch:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """What several jobs report, in columns, to predict many goodputs at once.
+    """Reports of several jobs in columns, to predict many goodputs at once.
 
     Attributes
     ----------

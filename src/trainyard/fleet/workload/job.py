@@ -13,7 +13,7 @@ from trainyard.fleet.workload.command import Command
 
 
 class Grant(NamedTuple):
-    """What a running job has.
+    """Devices of a running job.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class Grant(NamedTuple):
 
     @property
     def num_devices(self) -> int:
-        """How many devices it has."""
+        """Number of devices."""
         return len(self.devices)
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a grant lies, as far as speed depends on it.
+    """Locality of a grant, as far as speed depends on it.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ def spot_of(device_type: str, per_node: tuple[int, ...]) -> Spot:
 
 
 class Profile(Protocol):
-    """How fast a job runs: the truth, which the simulator asks, and policies as far as they are entitled to."""
+    """True speed of a job, which the simulator reads, and policies as far as they declare the need."""
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         """Work done in a second, in the unit of ``Job.work``; 0 if it cannot run there."""
@@ -70,7 +70,7 @@ class Profile(Protocol):
 
 @dataclass(frozen=True)
 class Rate:
-    """How a job runs until it changes that by itself.
+    """Rate of a job until it changes that by itself.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Adaptive:
 
     @abstractmethod
     def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
-        """How it runs from now on.
+        """Return the rate from now on.
 
         Parameters
         ----------
@@ -106,14 +106,14 @@ class Adaptive:
 
     @property
     def known(self) -> Any:
-        """What the job knows of itself before it first runs, from short trials; None for nothing."""
+        """Report of the job before it first runs, from short trials; None without one."""
         return None
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         return self.rate(spot, grant, 0.0, None).work_per_s
 
     def stints(self, spot: Spot, grant: Grant, done: float, work: float) -> Iterator[tuple[float, float]]:
-        """How it would do the rest of its work: what is done whenever it changes its rate or ends, and in what time."""
+        """Yield the rest of the work in stints of one rate: the work done at the end of each, and its time."""
         report = None
         while done < work:
             rate = self.rate(spot, grant, done, report)

@@ -1,7 +1,7 @@
-"""What a job of a fixed batch knows of itself after it has measured its steps.
+"""Reports of jobs with a fixed batch, which measure the time of their steps.
 
-The noise of its gradients does not matter then. Of a step on several devices, what one device would take for a pass as
-large counts as computing.
+The noise of their gradients does not matter. Of a step on several devices, the time that one device takes for as many
+rows counts as computing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from trainyard.fleet.workload.job import Spot
 _NO_NOISE = Noise(1.0, 0.0)
 
 
-def measured(
-    rows: int, known: Report | None, spot: Spot, step_s: float, losses: tuple[tuple[float, float], ...] = ()
+def updated_report(
+    rows: int, report: Report | None, spot: Spot, step_s: float, losses: tuple[tuple[float, float], ...] = ()
 ) -> Report:
-    """What a job knows that has measured its steps somewhere.
+    """Return the report of a job with the measured time of a step added.
 
     Parameters
     ----------
     rows : of its batch.
-    known : what it knew before.
-    losses : work done and mean loss at the end of every epoch; those that it knew before if there are none.
+    report : the last report of the job; None if there is none.
+    spot : of the devices on which the step was measured.
+    losses : work done and mean loss at the end of every epoch; if empty, the losses of the last report are kept.
     """
-    before = known or remembered(rows, ())
+    before = report or report_of_timings(rows, ())
     local = max(1, rows // spot.num_devices)
     alone_s = [t.step_s * local / rows for t in before.timings if t.num_devices == 1]
     compute_s = min([step_s, *alone_s])
@@ -33,7 +34,7 @@ def measured(
     return replace(before.with_timing(timing, _NO_NOISE), losses=losses or before.losses)
 
 
-def remembered(rows: int, timings: tuple[Timing, ...]) -> Report:
-    """What a job knows that measured its steps before."""
+def report_of_timings(rows: int, timings: tuple[Timing, ...]) -> Report:
+    """Return the report of a job with a batch of ``rows``, from times of steps that it measured earlier."""
     limits = Limits(rows, rows, 1, rows)
     return Report(limits, timings, _NO_NOISE if timings else None, fixed_batch=rows)

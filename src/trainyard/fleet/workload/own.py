@@ -57,7 +57,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,19 +67,20 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.attempts import attempts_text, read_attempts
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.lengths import check_length
-from trainyard.fleet.workload.own_command import COMMAND_OPTIONS, command_values, read_command
+from trainyard.fleet.workload.own_command import COMMAND_OPTIONS, command_fields, read_command
 from trainyard.fleet.workload.own_training import (
     OPTIONS,
     check_names,
     read_training,
     refuse_options,
-    training_values,
+    training_fields,
 )
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import RowError, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.defaults import changed_fields
 from trainyard.reading.head import HasColumns, Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
@@ -99,7 +99,6 @@ _NUMBERS = ("deadline_s", "cpus", "memory_bytes")
 _RECORDED = ("started_s", "attempts")
 _POSITIVE = ("weight", "limit_s")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-_DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 
 def read_own(
@@ -334,20 +333,17 @@ def values_of(job: Job) -> dict[str, Any]:
     elif isinstance(job.profile, Speeds):
         values |= {"work": float(job.work), "speeds": str(job.profile)}
     elif isinstance(job.profile, Predicted):
-        values |= training_values(job.profile.training)
+        values |= training_fields(job.profile.training)
     else:
         raise FleetError(
             f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
             "cluster, num_devices) instead"
         )
     if job.command is not None:
-        values |= command_values(job.command)
-    for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
-        if name in _RECORDED:
-            continue
-        value = getattr(job, name)
-        if value != _DEFAULTS[name]:
-            values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        values |= command_fields(job.command)
+    names = [name for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :] if name not in _RECORDED]
+    for name, value in changed_fields(job, names).items():
+        values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
     return values | attempts_text(job.attempts, job.num_devices)
 
 

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.paths import absolute
+from trainyard.fleet.workload.paths import absolute_path
 from trainyard.fleet.workload.training import Training, is_own_file
 from trainyard.fleet.workload.training_job import Predicted
+from trainyard.reading.defaults import changed_fields
 from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
 from trainyard.reading.rows import Row
 
 OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
 """Columns that only such jobs have, beside ``steps``; they are fields of `Training`, and so are their defaults."""
-_DEFAULTS = {field.name: field.default for field in fields(Training)}
 
 
 def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
-    """Work and profile of a job that has ``steps``; empty fields are left out of the row.
+    """Return work and profile of a job that has ``steps``. The row has no empty fields.
 
-    What it names is not looked up, see `check_names`.
+    Model and strategies are not looked up, see `check_names`.
 
     Raises
     ------
     FleetError
-        If what it trains cannot be; the message says where that stands.
+        If a field has no allowed value; the message says where.
     """
     given = row.fields
     if "model" not in given:
@@ -52,7 +51,7 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
 
 
 def check_names(row: Row, own_files: bool) -> None:
-    """Check that the model and the strategies of a job exist; this needs PyTorch, and so takes seconds.
+    """Check that the model and the strategies of a job exist; this loads PyTorch, which takes seconds.
 
     Parameters
     ----------
@@ -61,7 +60,7 @@ def check_names(row: Row, own_files: bool) -> None:
     Raises
     ------
     FleetError
-        If not; the message says where that stands.
+        If one does not exist; the message says where.
     """
     given = row.fields
     strategies = given.get("strategies") or Training.strategies
@@ -84,30 +83,29 @@ def check_names(row: Row, own_files: bool) -> None:
 
 
 def model_of(row: Row) -> str:
-    """The model of a job; a Python file as an absolute path, which begins at the folder of the file of jobs.
+    """Return the model of a job; of a Python file its absolute path, see `absolute_path`.
 
     Raises
     ------
     FleetError
-        If it is a file and does not say where, for a job that comes in no file.
+        If it is a relative path, and the job comes in no file.
     """
     model = row.fields["model"]
-    return absolute(row, "model", model) if is_own_file(model) else model
+    return absolute_path(row, "model", model) if is_own_file(model) else model
 
 
-def training_values(training: Training) -> dict[str, Any]:
-    """What is not the default, by column; ``model`` and ``batch_size`` are columns of every job."""
-    values = {name: getattr(training, name) for name in OPTIONS}
-    return {"steps": training.steps} | {n: value for n, value in values.items() if value != _DEFAULTS[n]}
+def training_fields(training: Training) -> dict[str, Any]:
+    """Return the training as fields of a row, without those that have their default, and ``model`` and ``batch_size``."""
+    return {"steps": training.steps} | changed_fields(training, OPTIONS)
 
 
 def refuse_options(row: Row) -> None:
-    """A job that is no training has none of the columns that say how to train.
+    """Check that a job that is no training has no columns that say how to train.
 
     Raises
     ------
     FleetError
-        If it has.
+        If it has one.
     """
     allowed = "nothing beside a command" if "command" in row.fields else "nothing where no steps are given"
     for name in OPTIONS:

@@ -1,4 +1,4 @@
-"""Paths that jobs of the own form name."""
+"""Paths in jobs of Trainyard's own form."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from trainyard.reading.rows import Row
 
 
-def absolute(row: Row, name: str, path: str) -> str:
-    """An absolute path; one that is not begins at the folder of the file of jobs.
+def absolute_path(row: Row, name: str, path: str) -> str:
+    """Return a path as an absolute one; a relative path begins at the folder of the file of jobs.
 
     Parameters
     ----------
-    name : of the field that says it.
+    name : of the field with the path.
 
     Raises
     ------
     FleetError
-        If it is not absolute, and the job comes in no file.
+        If the path is relative and the job comes in no file, or has a null character.
     """
     if "\0" in path or (not Path(path).is_absolute() and not row.path.is_file()):
         raise row.error(name, "an absolute path, for a job that comes in no file")

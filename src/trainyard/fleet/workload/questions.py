@@ -1,4 +1,4 @@
-"""What level 1 answers about trainings, for `trainyard.fleet.workload.level1`: it takes PyTorch, and so seconds."""
+"""Answers of level 1 about trainings, for `trainyard.fleet.workload.level1`: they take PyTorch, and so seconds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _task(training: Training) -> Task:
 
 
 def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tuple[float, str]:
-    """Steps in a second that level 1 predicts for a task on all devices of a cluster; 0, and why, where it cannot run."""
+    """Predict the steps per second of a task on all devices of a cluster; 0 and the reason if it cannot run there."""
     from trainyard.job.plan import PlanError
     from trainyard.job.planning import plan_task
     from trainyard.job.schedule import ScheduleError
@@ -60,7 +60,7 @@ def _skew(model: str) -> float:
 
 
 def _module(model: str) -> nn.Module:
-    """The module of a model of the zoo, or of a Python file."""
+    """Return the module of a model of the zoo, or of a Python file."""
     import torch
 
     from trainyard.job.sources import file_model
@@ -74,7 +74,7 @@ def _module(model: str) -> nn.Module:
 
 
 def _plan_problem(training: Training, cluster: str) -> str:
-    """Why a training cannot run on a cluster, as ``parse_cluster`` reads it: no plan, or no memory; "" if it can."""
+    """Say why a training cannot run on a cluster, given as text: no plan, or no memory; "" if it can."""
     from trainyard.hardware import parse_cluster
     from trainyard.job.lower.lower import lower
     from trainyard.job.plan import PlanError
@@ -93,7 +93,7 @@ def _plan_problem(training: Training, cluster: str) -> str:
 
 
 def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
-    """Which of two names is none, ``model`` or ``strategies``, and what is allowed; None if both are."""
+    """Return the name of the wrong field, ``model`` or ``strategies``, and the allowed values; None if both are right."""
     from trainyard.zoo import names
 
     if model not in names():
@@ -115,12 +115,12 @@ def _strategies_problem(strategies: str) -> tuple[str, str] | None:
 def _file_problem(
     path: str, rows: int, strategies: str, learning_rate: str, changed_ns: int
 ) -> tuple[str, str] | None:
-    """The same of a training of a Python file, which is run: its field, and what is allowed.
+    """Return the wrong field of a training of a Python file, and the allowed values; the file is run.
 
     Parameters
     ----------
     learning_rate : as it was given; "" if it was not.
-    changed_ns : when the file was, so that it is asked anew after that.
+    changed_ns : time when the file was changed; answers are kept, and this asks again after a change.
     """
     from trainyard.job.own_optimizer import options_of_file
     from trainyard.job.sources import data_function
@@ -141,7 +141,7 @@ def _file_problem(
 
 
 def _checkpoint_problem(model: str, most_bytes: float) -> str:
-    """Why the checkpoints of a model take more of the disk than they may; "" if they do not."""
+    """Say by how much the checkpoints of a model are too large; "" if they are not."""
     from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.run.checkpoint.quota import QuotaError, check_quota, checkpoint_bytes
     from trainyard.job.run.config import TrainConfig
@@ -163,4 +163,4 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "file_problem": _file_problem,
     "checkpoint_problem": _checkpoint_problem,
 }
-"""What level 1 can be asked, by name."""
+"""Questions to level 1, by name."""

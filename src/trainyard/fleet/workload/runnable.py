@@ -1,4 +1,4 @@
-"""What a job runs: one concept of several kinds. Jobs of traces have none, and can only be simulated."""
+"""Trainings and commands that jobs run. Jobs of traces have neither, and can only be simulated."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Runnable = Training | Command
 
 
 def runnable_of(job: Job) -> Runnable:
-    """What a job runs.
+    """Return the training or the command that a job runs.
 
     Raises
     ------
     FleetError
-        If it is a job of a trace, of which only its length is known.
+        If it is a job of a trace, of which only the length is known.
     """
     if job.command is not None:
         return job.command

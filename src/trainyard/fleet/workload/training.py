@@ -70,7 +70,7 @@ class Training:
 
     @property
     def optimizer(self) -> OptimizerConfig:
-        """How it updates parameters; a file may have an ``optimizer(params)`` and an ``lr_schedule(step)``."""
+        """Optimizer of the training; a Python file may have an ``optimizer(params)`` and an ``lr_schedule(step)``."""
         if not self.is_own:
             return OptimizerConfig(lr=self.learning_rate)
         from trainyard.job.own_optimizer import configured
@@ -78,7 +78,7 @@ class Training:
         return configured({"lr": self.learning_rate}, self.model)
 
     def data(self) -> Data:
-        """What it trains on, as `trainyard train` does."""
+        """Return the data of the training, as `trainyard train` reads them."""
         from trainyard.job.sources import data_of, file_data
 
         own = file_data(self.model, self.steps, self.rows, self.seed) if self.is_own else None
@@ -92,7 +92,7 @@ class Training:
         return Task(loaded(self.model, self.rows, self.seed), optimizer=self.optimizer)
 
     def plan(self, cluster: Cluster, task: Task | None = None) -> Plan:
-        """How it runs on all devices of a cluster.
+        """Plan the training on all devices of a cluster.
 
         Parameters
         ----------

@@ -10,7 +10,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Report
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.measured_report import measured
+from trainyard.fleet.workload.measured_report import updated_report
 from trainyard.fleet.workload.training import Training
 
 
@@ -34,7 +34,7 @@ class Predicted(Adaptive):
         """Return a rate that stays the same, while the job learns how long its steps take."""
         known = report if isinstance(report, Report) else None
         rate = self.work_per_s(spot, grant)
-        learnt = measured(self.training.rows, known, spot, grant.share / rate) if rate > 0 else known
+        learnt = updated_report(self.training.rows, known, spot, grant.share / rate) if rate > 0 else known
         return Rate(rate, float(self.training.steps), learnt)
 
     @property
@@ -93,12 +93,12 @@ def training_job(
 
 
 def training_of(job: Job) -> Training:
-    """What a job trains.
+    """Return the training that a job runs.
 
     Raises
     ------
     FleetError
-        If it runs a command, or nothing that is known.
+        If the job runs a command, or nothing that is known.
     """
     if not isinstance(job.profile, Predicted):
         raise FleetError(

@@ -41,11 +41,11 @@ class _ByMetric:
         WrongValueError
             If the evaluation has no value of this name; the message lists the known ones.
         """
-        self.check_is_in(evaluated[1])
+        self.require_metric(evaluated[1])
         value = evaluated[1][self.metric]
         return math.inf if math.isnan(value) else value if self.mode == "min" else -value
 
-    def check_is_in(self, values: Mapping[str, float]) -> None:
+    def require_metric(self, values: Mapping[str, float]) -> None:
         """Check that an evaluation has the metric.
 
         Raises

@@ -47,7 +47,7 @@ from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
-from trainyard.reading.arguments import WrongTypeError, described, require_type
+from trainyard.reading.arguments import WrongTypeError, require_type, type_text
 
 
 def train(
@@ -136,7 +136,7 @@ class Run:
         _check_arguments(model, plan, config)
         for name, function in (("on_step", on_step), ("on_restart", on_restart), ("on_note", on_note)):
             if not callable(function):
-                raise WrongTypeError(f"{name} is {described(function)}; allowed is a function")
+                raise WrongTypeError(f"{name} is {type_text(function)}; allowed is a function")
         self._model, self._plan, self._data, self._config = model, plan, data, config
         self._module = model.module if module is None and isinstance(model, Model) else module
         self.has_trained = False

@@ -13,7 +13,7 @@ from trainyard.report.fleet_page import fleet_page
 from trainyard.report.fleet_study import study_page, study_rows
 from trainyard.report.page import Table, tables_html
 from trainyard.report.remarks import remark_tables
-from trainyard.report.shown.undescribed import undescribed
+from trainyard.report.shown.undescribed import undescribed_error
 from trainyard.report.units import count_text, duration_text, percent_text
 
 __all__ = ["html_of", "page_of", "text_of"]
@@ -22,7 +22,7 @@ __all__ = ["html_of", "page_of", "text_of"]
 @singledispatch
 def text_of(shown: object) -> str:
     """One to three lines with the figures that matter."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @text_of.register
@@ -62,7 +62,7 @@ def _(study: Study) -> str:
 @singledispatch
 def html_of(shown: object) -> str:
     """Tables for a notebook."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @html_of.register
@@ -88,21 +88,22 @@ def _(study: Study) -> str:
 @singledispatch
 def page_of(shown: object) -> str:
     """A page with figures."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @page_of.register
 def _(comparison: FleetComparison) -> str:
     title = f"{count_text(len(comparison.jobs), 'job')} on {comparison.cluster.name}"
-    present = next((run for run in comparison.runs if any(each.what_if for each in comparison.runs)), None)
+    has_what_ifs = any(run.what_if for run in comparison.runs)
+    baseline = next((run for run in comparison.runs if has_what_ifs and not run.what_if), None)
     return fleet_page(
         title,
         comparison.runs,
         {"cluster": comparison.cluster.name, "best": comparison.best.policy},
         remarks=_remarks(comparison),
         cannot=comparison.cannot_run,
-        baseline=present,
-        parts=parts_of(comparison.runs, present),
+        baseline=baseline,
+        parts=parts_of(comparison.runs, baseline),
     )
 
 

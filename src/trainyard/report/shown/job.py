@@ -20,7 +20,7 @@ from trainyard.report.prediction import (
     runner_up_rows,
     simulation_facts,
 )
-from trainyard.report.shown.undescribed import undescribed
+from trainyard.report.shown.undescribed import undescribed_error
 from trainyard.report.units import bytes_text, count_text, number_text, percent_text, seconds_text
 
 __all__ = ["html_of", "page_of", "text_of"]
@@ -31,7 +31,7 @@ _SHOWN_STEPS = 10
 @singledispatch
 def text_of(shown: object) -> str:
     """One to three lines with the figures that matter."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @text_of.register
@@ -81,7 +81,7 @@ def _(result: TrainResult) -> str:
 @singledispatch
 def html_of(shown: object) -> str:
     """Tables for a notebook."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @html_of.register
@@ -131,7 +131,7 @@ def _(result: TrainResult) -> str:
 @singledispatch
 def page_of(shown: object) -> str:
     """A page with figures."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @page_of.register

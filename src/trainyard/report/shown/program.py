@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.report.page import Table, tables_html
-from trainyard.report.shown.undescribed import undescribed
+from trainyard.report.shown.undescribed import undescribed_error
 from trainyard.report.units import count_text
 
 __all__ = ["html_of", "text_of"]
@@ -17,7 +17,7 @@ __all__ = ["html_of", "text_of"]
 
 @singledispatch
 def _facts(shown: object) -> tuple[tuple[str, str], ...]:
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @_facts.register

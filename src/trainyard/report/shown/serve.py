@@ -15,7 +15,7 @@ from trainyard.report.serve_plan import (
     verdict,
 )
 from trainyard.report.serve_plan_page import serve_plan_page
-from trainyard.report.shown.undescribed import undescribed
+from trainyard.report.shown.undescribed import undescribed_error
 from trainyard.report.units import count_text, percent_text, seconds_text
 from trainyard.serve.api import ServingComparison
 from trainyard.serve.compare import CannotRun, PolicyRun
@@ -27,7 +27,7 @@ __all__ = ["html_of", "page_of", "text_of"]
 @singledispatch
 def text_of(shown: object) -> str:
     """One to three lines with the figures that matter."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @text_of.register
@@ -54,7 +54,7 @@ def _(plan: ServingPlan) -> str:
 @singledispatch
 def html_of(shown: object) -> str:
     """Tables for a notebook."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @html_of.register
@@ -78,7 +78,7 @@ def _(plan: ServingPlan) -> str:
 @singledispatch
 def page_of(shown: object) -> str:
     """A page with figures."""
-    raise undescribed(shown)
+    raise undescribed_error(shown)
 
 
 @page_of.register

@@ -76,7 +76,7 @@ def stage_graphs(program: Program, plan: Plan, *, expert_parallel: bool = False)
 
 
 def with_shared_experts(name: str, graph: StepGraph, num_ranks: int, num_devices: int) -> StepGraph:
-    """What a device launches where data-parallel ranks share the experts of mixtures.
+    """Return the graph of a device if data-parallel ranks share the experts of mixtures.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class _Reader:
         )
 
     def source(self, node: fx.Node) -> fx.Node:
-        """What computed a value, through views and copies."""
+        """Return the op that computed a value, through views and copies."""
         while self._is_passed(node) and node.all_input_nodes:
             node = node.all_input_nodes[0]
         return node
@@ -379,7 +379,7 @@ def _is_causal(node: fx.Node) -> bool:
 
 
 def _window(mask: fx.Node) -> int:
-    """How many tokens a token sees by a mask that compares their distance with a number; 0 if it does not."""
+    """Return the width of a sliding window, in tokens, from its mask; 0 if the mask has none."""
     seen, stack = {mask}, [mask]
     while stack:
         node = stack.pop()

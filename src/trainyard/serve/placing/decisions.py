@@ -1,4 +1,4 @@
-"""What policies of placement decide: where models are, and how requests are served there."""
+"""Decisions of placement policies: where models are, and how requests are served there."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class TimeSharedPlacement:
 
 @dataclass(frozen=True)
 class PlacementPart:
-    """Some of the models, on some of the devices.
+    """Part of a placement: some models on some devices.
 
     Attributes
     ----------

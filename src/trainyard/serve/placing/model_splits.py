@@ -1,4 +1,4 @@
-"""How a forward pass is split over devices: into stages of a pipeline, each of them computed by one device or by shards.
+"""Splits of a forward pass over devices: into stages of a pipeline, each computed by one device or by shards.
 
 Every split is a plan of level 1, which cuts the captured graph by it; seconds and weights of the stages are those of the
 plan. The seconds of ops follow from the description of the device, those of what devices send each other from the links

@@ -1,4 +1,4 @@
-"""What keeps requests from their objectives: which part of a deployment would help most if it were better.
+"""Bottlenecks: the part of a deployment that would help requests most to meet their objectives if it were better.
 
 The same requests are simulated with the same policy again, each time with one thing improved.
 """

@@ -1,4 +1,4 @@
-"""What a split of a model can give in a steady state: tokens/s per device against tokens/s per user.
+"""Frontier of a split model in a steady state: tokens/s per device against tokens/s per user.
 
 In a steady state the number of concurrent requests is constant, and all have the mean length. Each token takes a decode
 step, and its share of the prefills in between: one for every request that ends.

@@ -1,4 +1,4 @@
-"""What batch policies share that take the order of admission as an option."""
+"""Base of batch policies that take the order of admission as an option."""
 
 from __future__ import annotations
 

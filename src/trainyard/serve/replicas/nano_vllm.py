@@ -25,7 +25,7 @@ class _Sequences:
 
 @dataclass(frozen=True)
 class NanoVLLM:
-    """Its scheduler.
+    """Scheduler of nano-vllm.
 
     Attributes
     ----------

@@ -44,7 +44,7 @@ class _Running:
 
 
 class _Scheduler:
-    """What they share."""
+    """Base of Vidur's schedulers."""
 
     @property
     def repeats(self) -> Repeats:

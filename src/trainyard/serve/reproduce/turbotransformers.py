@@ -14,7 +14,7 @@ _NUM_REQUESTS = 12
 _MOST = 6
 _TOKEN_MS = 0.1
 _STEPS_MS = (1.0, 20.0, 1000.0)
-"""What a batch takes beside its tokens: little or much of its time."""
+"""Milliseconds of a batch beside those of its tokens: little or much of its time."""
 
 
 def _cost(step_ms: float) -> BatchCost:
@@ -27,7 +27,7 @@ def _seconds(batches: Sequence[Sequence[int]], cost: BatchCost) -> float:
 
 
 def _least_s(lengths: Sequence[int], cost: BatchCost) -> float:
-    """By trying every way to cut the requests in the order of their lengths."""
+    """Find the least time by trying each way to cut the requests in the order of their lengths."""
     order = sorted(lengths)
     found = []
     for num_cuts in range(len(order)):

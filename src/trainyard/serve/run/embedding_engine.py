@@ -30,7 +30,7 @@ __all__ = ["EmbeddingEngine", "EmbeddingEngineSpec"]
 _NOT_NUMBERS = "the embedding has values that are not finite numbers; check the weights of the model"
 _BLOCK_TOKENS = 16
 _STEP_TOKENS = 16_384
-"""Of the texts of a step, or of one longer text: the memory of a forward pass is bounded by it."""
+"""Most tokens of the texts of a step, or of one longer text: it bounds the memory of a forward pass."""
 
 
 class EmbeddingEngine:
@@ -79,7 +79,7 @@ class EmbeddingEngine:
 
     @property
     def embedding_form(self) -> EmbeddingForm:
-        """What its embeddings are."""
+        """Form of the model's embeddings."""
         return self._model.form
 
     @property
@@ -89,7 +89,7 @@ class EmbeddingEngine:
 
     @property
     def state(self) -> EngineState:
-        """How busy it is."""
+        """Load of the engine."""
         return EngineState(len(self._instance.queues.waiting), len(self._instance.queues.running))
 
     def add(

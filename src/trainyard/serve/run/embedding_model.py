@@ -27,7 +27,7 @@ UNUSED_WEIGHTS = "pooler."
 
 @dataclass(frozen=True)
 class EmbeddingForm:
-    """What embeddings of a model are.
+    """Form of a model's embeddings.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ _NOT_NUMBERS = "scores of tokens are not finite numbers; check the weights of th
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What an engine is told beside its model and policy.
+    """Options of an engine beside its model and policy.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def state(self) -> EngineState:
-        """How busy it is."""
+        """Load of the engine."""
         queues, cache = self._instance.queues, self._instance.cache
         reason = self._batch.wait_reason
         return EngineState(

@@ -27,7 +27,7 @@ __all__ = ["FlexAttention", "fits_flex_attention"]
 
 _MOST_ROWS = 64
 _TILE_BYTES = 16 * 2**10
-"""Of queries, of keys and of values that are on the chip at a time; of the latter two, twice."""
+"""Bytes of queries, of keys and of values on the chip at a time; keys and values are there twice."""
 _LEAST_WIDTH = 16
 """Elements and tokens: a GPU computes no smaller product."""
 

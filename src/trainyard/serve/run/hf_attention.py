@@ -67,7 +67,7 @@ class AttentionCall(NamedTuple):
 
 @dataclass
 class AttentionContext:
-    """What the layers of a model need of a step beside their own keys and values.
+    """Inputs of a step that the layers of a model need beside their own keys and values.
 
     Attributes
     ----------

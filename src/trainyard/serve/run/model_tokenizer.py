@@ -43,7 +43,7 @@ class TooManyTokensError(ServeError):
 
     @property
     def count(self) -> str:
-        """How many tokens the text has, in words."""
+        """Say how many tokens the text has."""
         return f"more than {self.num_tokens}" if self.is_part else f"{self.num_tokens}"
 
     def __reduce__(self) -> Any:
@@ -100,7 +100,7 @@ class ModelTokenizer:
 
     @cached_property
     def structured_outputs(self) -> StructuredOutputs:
-        """What makes answers conform to JSON schemas and grammars.
+        """Return the constraints that make answers conform to JSON schemas and grammars.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class ModelTokenizer:
         return str(found)
 
     def bytes_of(self, token: int) -> bytes:
-        """What one token stands for, which may be part of a character; special tokens stand for their name."""
+        """Return the bytes of one token, which may be part of a character; special tokens stand for their name."""
         piece = self._tokenizer.id_to_token(token)
         if piece is None:
             return b""
@@ -291,7 +291,7 @@ class Detokenizer:
         return new[: len(new) - num_undecided]
 
     def rest(self) -> str:
-        """What was held back, where nothing more comes."""
+        """Return the text that was held back, at the end of the tokens."""
         new = self._new()
         self._tokens, self._num_given, self._num_chars_given = [], 0, 0
         return new

@@ -20,7 +20,7 @@ __all__ = ["shard_model"]
 
 _PROBE_TOKENS = 8
 _CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
-"""How much of the length of a row of scores may differ, as sums are in another order."""
+"""Relative difference of a row of scores that another order of sums may cause."""
 
 
 @torch.no_grad()
@@ -122,7 +122,7 @@ class _Summed(nn.Module):
 
 
 class _EmbeddingPart(nn.Module):
-    """Some rows of a table, which has as many on each rank."""
+    """Rows of an embedding table on one rank, as many as on each other rank."""
 
     def __init__(self, module: nn.Embedding, groups: ProcessGroups) -> None:
         super().__init__()

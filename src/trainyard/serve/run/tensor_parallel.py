@@ -197,7 +197,7 @@ def _own_part(
 
 
 def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> None:
-    """What another process than the first runs, until the first ends."""
+    """Run a process other than the first, until the first ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began the first process ends it
     torch.set_num_threads(num_threads)
     calls: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()

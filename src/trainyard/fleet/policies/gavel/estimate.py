@@ -33,7 +33,7 @@ _PROFILED = 0.5
 """Share of its speeds beside references that are measured of a kind."""
 _RANK = 10
 _PENALTY = 1e-2
-"""Of the factors, in the least squares that complete a row."""
+"""Penalty of the factors in the least squares that complete a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class References:
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """What was found out about kinds of jobs.
+    """Speeds of kinds of jobs beside others, as far as they are estimated or measured.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Estimated:
 
 
 def estimated_pairs(snapshot: Snapshot, speed: Floats, before: Estimated | None) -> tuple[Estimated, Pairs]:
-    """What `seen_pairs` returns, from references and what was measured of others.
+    """Return the same as `seen_pairs`, from references and measured speeds of other pairs.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def estimated_pairs(snapshot: Snapshot, speed: Floats, before: Estimated | None)
 def _running(
     snapshot: Snapshot, like: Ints, kinds: tuple[Hashable, ...], speed: Floats
 ) -> dict[tuple[Hashable, Hashable, int], float]:
-    """What two jobs that run together have measured."""
+    """Return the speeds that pairs of running jobs have measured."""
     number = {job.name: i for i, job in enumerate(snapshot.jobs)}
     found, cluster = dict[tuple[Hashable, Hashable, int], float](), snapshot.cluster
     for i, grant in enumerate(snapshot.grants):

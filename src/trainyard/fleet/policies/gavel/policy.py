@@ -26,7 +26,7 @@ SpaceSharing = bool | Literal["estimated"]
 """Whether two jobs may have the same devices, and whether their speeds then are estimated."""
 
 SolverName = Literal["prices", "highs"]
-"""Who solves programs where no two jobs share devices; where they may, it is HiGHS."""
+"""Solvers of programs in which no two jobs share devices; programs in which they may are solved by HiGHS."""
 
 _INF = float("inf")
 _NEXT_TO_NONE = 1e-6
@@ -37,7 +37,7 @@ _ROUND_S = 360.0
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What lasts from one decision to the next.
+    """Memory from one decision to the next.
 
     Attributes
     ----------

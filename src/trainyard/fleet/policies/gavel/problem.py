@@ -1,4 +1,4 @@
-"""What a policy of Gavel knows when it decides, and what it finds, in arrays (section 3.1 of the paper)."""
+"""Input and result of a decision of Gavel's policies, in arrays (section 3.1 of the paper)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Fractions:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """How fast jobs are beside others.
+    """Speeds of jobs beside others.
 
     Attributes
     ----------
@@ -131,9 +131,9 @@ class Problem:
 
     @property
     def relative_throughputs(self) -> Floats:
-        """What decides between fractions that are equally good: throughput, that in equal shares being 1 for every job.
+        """Throughput of each job relative to that with an equal share; it decides between equally good fractions.
 
-        Else jobs would share devices though others are idle, since it is just as good for the job that has least.
+        Otherwise jobs would share devices though others are idle: for the job that has least that is as good.
         """
         found: Floats = self.throughputs / self.equal_throughput[:, None]
         return found

@@ -24,7 +24,7 @@ FREE, OPPORTUNISTIC = -2, -1
 
 
 class Held(NamedTuple):
-    """Where a job is: places in the layout, and the devices there, ascending."""
+    """Places of a job in the layout, and the devices there, ascending."""
 
     places: tuple[int, ...]
     devices: tuple[int, ...]
@@ -152,7 +152,7 @@ class Bindings:
         self.start(serial, self.end(serial).places, OPPORTUNISTIC)
 
     def _crowded(self, chain: int) -> Ints:
-        """How little every place of a chain suits: where opportunistic jobs are less, and where nobody can be least."""
+        """Return how unsuitable each place of a chain is: more with an opportunistic job, most if it is lost."""
         first, last = self.layout.first_place[chain : chain + 2]
         lost = self.lost[first:last]
         crowded: Ints = (self.priority[first:last] == OPPORTUNISTIC) + lost * len(lost)

@@ -76,7 +76,7 @@ class Chain:
         return Cell(cell.level + 1, cell.number * self.sizes[cell.level] // self.sizes[cell.level + 1])
 
     def children(self, cell: Cell) -> tuple[Cell, ...]:
-        """Its parts, which are buddies."""
+        """Return the parts of a cell, which are buddies."""
         each = self.sizes[cell.level] // self.sizes[cell.level - 1]
         return tuple(Cell(cell.level - 1, cell.number * each + i) for i in range(each))
 
@@ -131,7 +131,7 @@ def take(chain: Chain, free: Free, cell: Cell) -> Free | None:
 
 
 def release(chain: Chain, free: Free, cell: Cell) -> Free:
-    """What is free with a cell that is given back: buddies that are all free are merged."""
+    """Return the free cells with a cell given back: buddies that are all free are merged."""
     lists = list(free)
     while cell.level < chain.top:
         parent = chain.parent(cell)

@@ -43,7 +43,7 @@ from trainyard.hardware.cluster import Cluster
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is remembered.
+    """Memory from one decision to the next.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class _Decision:
         self.waiting: list[tuple[int, int]] = []  # a heap: of higher priority first, then by arrival
 
     def made(self) -> tuple[Allocation, State]:
-        """What is to run, and what is remembered."""
+        """Return the allocation and the memory for the next decision."""
         for i in self._running_elsewhere():
             self._adopt(i)
         reasons, refused = self._try_waiting()

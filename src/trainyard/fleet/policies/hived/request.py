@@ -1,4 +1,4 @@
-"""What a job asks of cells, and where it fits.
+"""Requests of jobs for cells, and where they fit.
 
 References
 ----------
@@ -23,7 +23,7 @@ HIGHEST = 1000
 
 
 class Request(NamedTuple):
-    """What is asked for, as far as it decides where a job can be.
+    """Request of a job, as far as it decides where the job can be.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
     @property
     def cells(self) -> str:
-        """What is asked for, in words."""
+        """Say what the request asks for."""
         if self.gang:
             return f"cells for workers of {'+'.join(map(str, self.gang))} devices"
         return f"{self.num_devices}-device cell"

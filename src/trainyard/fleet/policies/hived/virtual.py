@@ -47,7 +47,7 @@ class VirtualCell:
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Where workers of one request can lie: ranges of places, each on one node."""
+    """Ranges of places for the workers of a request, each on one node."""
 
     first: Ints
     last: Ints
@@ -152,7 +152,7 @@ class Layout:
 
     @cached_property
     def free(self) -> tuple[Free, ...]:
-        """What virtual clusters can be given, by chain: everything but pinned cells."""
+        """Cells that virtual clusters can be given, by chain: all but pinned cells."""
         free = [chain.all_free for chain in self.chains]
         for cell in self.virtual_cells:
             if cell.pinned:

@@ -50,7 +50,7 @@ class Allocations(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a good allocation is. Jobs are in the order in which they keep contested devices.
+    """Objective of the search for an allocation. Jobs are in the order in which they keep contested devices.
 
     Attributes
     ----------

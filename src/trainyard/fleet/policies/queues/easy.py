@@ -86,7 +86,7 @@ class _Reservation:
     free: TrialPlacement
 
     def without(self, on: Ints, job: KnownJob) -> TrialPlacement | None:
-        """What is free then if a later job lies there; None if this one has no place beside it."""
+        """Return the devices that are free then if a later job has some; None if this job has no place beside it."""
         free = self.free.copy()
         free.take(on, job)
         return None if self.first.find(free) is None else free
@@ -123,7 +123,7 @@ class _Backfill:
         return [int(number) for number in self.waiting[fits]]
 
     def _on(self, number: int) -> Ints:
-        """How many devices of every node a job has."""
+        """Count a job's devices on each node."""
         if number in self._started:
             return self._started[number]
         grant, cluster = self._snapshot.grant(number), self._snapshot.cluster

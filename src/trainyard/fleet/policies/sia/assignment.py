@@ -31,19 +31,19 @@ _DIRECTLY_UP_TO = 500
 """Options that are not worth a look at prices."""
 
 _MARGINS = (0.001, 0.01)
-"""How much less than the best option of a job another may be worth at the prices, in parts of the greatest value."""
+"""Largest loss of an option beside the best of its job at the prices, as a part of the greatest value."""
 
 _ENOUGH = 5e-4
 """A choice that is relatively so near to the bound is good enough if options were left out."""
 
 _SEARCHED = 0.9 * _ENOUGH
-"""How near the choice among the options that are left is searched for: what was left out is hardly worth the rest. To
-prove half as much took seconds where jobs are alike, and found the same choices."""
+"""Relative gap to which the choice among the remaining options is searched; options that were left out are hardly worth
+the rest. To prove half the gap took seconds for jobs that are alike, and found the same choices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What jobs can have; arrays are by option.
+    """Options of jobs; arrays are by option.
 
     Attributes
     ----------

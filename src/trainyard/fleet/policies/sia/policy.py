@@ -162,7 +162,7 @@ class Sia:
         return np.zeros(snapshot.num_jobs, np.bool_)
 
     def _options(self, snapshot: Snapshot, configs: Configurations, goodput: Floats) -> Options:
-        """What the program of section 3.4 can choose, and what that adds to its objective.
+        """Return the options of the program of section 3.4, and their values in its objective.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ def goodputs(
 def _models(
     device_types: Sequence[str], reports: Sequence[Report | None]
 ) -> tuple[Models | None, Ints, Ints]:
-    """What was measured: the models, and [job, type] which of them and the most devices; -1 and 0 where nothing was."""
+    """Return the measured models, and by [job, type] the model and the most devices; -1 and 0 without measurements."""
     model = np.full((len(reports), len(device_types)), -1)
     most = np.zeros(model.shape, np.int64)
     theta: list[Theta] = []

@@ -1,4 +1,4 @@
-"""How jobs of Tiresias are demoted and promoted between its queues, who runs then, and when the next one moves."""
+"""Demotions and promotions of jobs between the queues of Tiresias, the jobs that run, and the time of the next move."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Queues(NamedTuple):
 
 
 def no_jobs(may_promote: bool) -> Floats:
-    """What is known before anybody is there.
+    """Return the table of jobs before the first one arrives.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def decide(all_rules, queues, seen):  # type: ignore[no-untyped-def]
 
 @compiled
 def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
-    """What is known of the jobs that are there now, from the last decision.
+    """Return the facts of the jobs that are there now, from the last decision.
 
     Parameters
     ----------

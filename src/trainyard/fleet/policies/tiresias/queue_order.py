@@ -45,7 +45,7 @@ def _copy(to, start, size):  # type: ignore[no-untyped-def]
 
 @lean
 def _num_equal(before, serial):  # type: ignore[no-untyped-def]
-    """How many are the same until one that left: from there on none is, so that half of them can be ruled out at once."""
+    """Count the equal entries before the first job that left; after it none is equal, so a binary search finds it."""
     least, most = 0, min(len(before), len(serial))
     while least < most:
         middle = (least + most) // 2

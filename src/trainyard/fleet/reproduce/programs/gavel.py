@@ -98,7 +98,7 @@ def fractions(policy: Gavel, given: Problem) -> Floats:
 
 
 def small_table(policy: Gavel, name: str, completion_s: float, makespan_s: float) -> PaperTable:
-    """What the program prints for the small trace under a policy, by its name there."""
+    """Compare with the program on its small trace, under a policy by its name there."""
 
     def rows() -> Iterator[Row]:
         cluster = Cluster.of_pools([(kind, 1, 2) for kind in TYPES])
@@ -116,7 +116,7 @@ def small_table(policy: Gavel, name: str, completion_s: float, makespan_s: float
 
 
 def large_table(policies: Mapping[str, tuple[Gavel, float]]) -> PaperTable:
-    """What the program prints for the trace of its evaluation of max-min fairness: policies by their names there."""
+    """Compare with the program on the trace of its evaluation of max-min fairness: policies by their names there."""
 
     def rows(folder: Path) -> Iterator[Row]:
         jobs = list(read_gavel(folder / _FILES.paths[0], folder / _FILES.paths[1]))

@@ -1,4 +1,4 @@
-"""What Sia's simulator prints for Gavel, beside ours.
+"""Output of Sia's simulator for Gavel, beside ours.
 
 Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023;
 siasosp23/artifacts at aaf7a0d, ``multi_simulator.py --policy gavel --interval 360``. As published that ends with an error
@@ -44,7 +44,7 @@ WORKLOAD = "workloads/philly/workload-1.csv"
 _ROUND_S = 360.0
 _RESTART_S = {"cifar10": 50.0, "deepspeech2": 25.0, "bert": 120.0, "yolov3": 80.0, "imagenet": 250.0}
 _SLOWDOWNS = {"cifar10": 1.8, "deepspeech2": 1.2, "bert": 1.2, "yolov3": 1.2, "imagenet": 1.2}
-"""By how much applications are slower than they were measured."""
+"""Factors by which applications are slower than they were measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class _Measured:
     scalability: StepTimes
 
     def batch(self, size: int, per_node: tuple[int, ...]) -> Batch:
-        """How a batch is made: a pass is no larger than any that was measured on such nodes."""
+        """Return passes and their size of a batch: a pass is no larger than any that was measured on such nodes."""
         ring = min(per_node[i:] + per_node[:i] for i in range(len(per_node)))
         table, spread = self.application.by_placement.get(ring), self.scalability
         if table is not None:
@@ -96,7 +96,7 @@ class Rigid(Adaptive):
         return whole_seconds(app, size, step_s, done, report)
 
     def steps_per_s(self, spot: Spot) -> float:
-        """What its scheduler is told."""
+        """Return the speed that its scheduler is told."""
         measured = self.on[spot.device_type]
         return 1.0 / measured.step_s(measured.batch(self.batch_size, spot.per_node), spot.per_node)
 

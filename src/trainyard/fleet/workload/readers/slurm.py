@@ -129,7 +129,7 @@ def _eligible_s(row: Row, zone: ZoneInfo | None, submit_s: float) -> float:
 
 
 def _key(row: Row) -> str:
-    """What all lines of a job have in common."""
+    """Return the key that all lines of a job have in common."""
     number = row.fields["JobID"].partition("+")[0]
     return f"{row.fields['Cluster']}/{number}" if row.fields.get("Cluster") else number
 

@@ -25,7 +25,7 @@ _SLICE = re.compile(
 
 
 class Resources(NamedTuple):
-    """What a job had.
+    """Devices, processors and memory that a job had.
 
     Attributes
     ----------

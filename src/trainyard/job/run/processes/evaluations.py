@@ -104,7 +104,7 @@ class Evaluations:
         sums = self._evaluated([first], evaluation)
         for each in compared:
             # What is computed from the means of a whole set may fail for one batch of an untrained model.
-            each.check_is_in(sums.values if each.metric in sums.values else sums.means(evaluation))
+            each.require_metric(sums.values if each.metric in sums.values else sums.means(evaluation))
 
     def _reason(self) -> str:
         stop = self._config.early_stop

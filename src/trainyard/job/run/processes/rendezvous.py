@@ -50,7 +50,7 @@ def meet() -> None:
         ) from error
 
 
-def agreed(name: str, make: Callable[[], str]) -> str:
+def agree_on(name: str, make: Callable[[], str]) -> str:
     """Return a text that rank 0 makes and every rank of a launcher gets; all call this in the same order.
 
     Parameters

@@ -56,7 +56,7 @@ class _Line:
     num: int
 
     def __call__(self, count: int) -> float:
-        """In a step, for so many tokens or sequences; linear between what was measured, and beyond."""
+        """Return seconds in a step for a number of tokens or sequences; linear between measured numbers, and beyond."""
         counts, seconds = self.counts, self.seconds
         last = len(counts) - 1
         low = min(max(int(np.searchsorted(counts, count, "right")) - 1, 0), last - 1)

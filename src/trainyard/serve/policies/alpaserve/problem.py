@@ -1,4 +1,4 @@
-"""What AlpaServe decides about: models with their profiles, devices, objectives, and the arrivals of a trace."""
+"""Input of AlpaServe: models with their profiles, devices, objectives, and the arrivals of a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEAR = 1e-9
 
 
 class ParallelConfig(NamedTuple):
-    """How every model of a group is split (the paper's parallel configuration).
+    """Split of each model of a group (the paper's parallel configuration).
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """What is to be placed where, and for which requests.
+    """Models, devices and requests for which a placement is sought.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What becomes of requests on packed GPUs: each computes a batch of one of its sessions after the other, with early drop.
+"""Simulate requests on packed GPUs: each computes a batch of one of its sessions after the other, with early drop.
 
 As in the authors' program a GPU does not wait for its cycle to end: it takes what has come, up to the batch of the
 session.
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SessionOutcome:
-    """What became of the requests of a session.
+    """Outcome of the requests of a session.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where the tensors of a request lie in memory: at once for all of them, when its length is known.
+"""Place all tensors of a request in memory at once, when its length is known.
 
 Memory is a list of chunks that stay from request to request. Tensors that are never alive at once may lie in the same
 place. So a request takes little more than what is alive in it at once, and asks the device for memory only where it
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor begins.
+    """Begin of a tensor in memory.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class TensorPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkedMemory:
-    """What a request uses.
+    """Memory that a request uses.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What AlpaServe's placement policies and its simulator put out, beside ours.
+"""Output of AlpaServe's placement policies and simulator, beside ours.
 
 Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning Serving", OSDI 2023;
 alpa-projects/mms at dba47b1. Requests of each model come as a Gamma process; placements are decided on some, and
@@ -35,7 +35,7 @@ _OVERHEAD_S = 0.011
 
 
 class Outcome(NamedTuple):
-    """What the program puts out for a placement.
+    """Output of the program for a placement.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Case:
 
     @property
     def problem(self) -> PlacementProblem:
-        """With the requests on which placements are decided."""
+        """Return the problem with the requests on which placements are decided."""
         stage_s = {
             ParallelConfig(num): tuple(float(np.float32(each_s * (1 + 0.009 * num))) for each_s in times)
             for num, times in self.stage_s.items()
@@ -129,7 +129,7 @@ POLICIES: Mapping[str, Callable[[PlacementProblem], Layout]] = {
     "greedy_pp2": lambda problem: greedy_selection(problem, uniform_shapes(problem, ParallelConfig(2))),
     "search": uniform_search,
 }
-"""By their names in the program."""
+"""Policies by their names in the program."""
 _WHERE = {"replication": "single devices", "greedy_pp2": "pipelines of 2", "search": "the best groups"}
 
 EVEN = Case(
@@ -204,4 +204,4 @@ TABLES = (
         tolerance=5e-6,
     ),
 )
-"""What was placed, evaluated on other requests."""
+"""Placements, evaluated on other requests."""

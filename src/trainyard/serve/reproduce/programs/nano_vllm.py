@@ -1,4 +1,4 @@
-"""What nano-vllm's scheduler and block manager put out for 64 requests, beside ours.
+"""Output of nano-vllm's scheduler and block manager for 64 requests, beside ours.
 
 GeeeekExplorer/nano-vllm at bb823b3. Each of four groups of prompts begins with 512 tokens of its own. The tokens that are
 generated follow from the number of the request and its length, so that no model is needed.
@@ -100,4 +100,4 @@ TABLES = (
     _table(NanoVLLM(4096, 64), 4096, Counts(3, 95, 11488)),
     _table(NanoVLLM(1024, 32), 300, Counts(40, 393, 13062, 29)),
 )
-"""With much cache and with little."""
+"""Tables with much cache and with little."""

@@ -1,4 +1,4 @@
-"""What Nexus' scheduler puts out for its own profiles of three models, beside ours.
+"""Output of Nexus' scheduler for its own profiles of three models, beside ours.
 
 Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019; uwsampl/nexus at b436191,
 ``tests/data/model_db/profiles/TITAN_X_(Pascal)``. Its numbers are of single precision.

@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from trainyard.reading import raised_as
+from trainyard.reading.defaults import changed_fields
 from trainyard.reading.head import HasColumns, Head, has_keys
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
@@ -54,7 +54,6 @@ _POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "weight")
 _PREFIX = ("prefix_keys", "prefix_tokens_per_block")
 FIELDS = (*_NEEDED, "max_tokens", *_TEXTS, *_POSITIVE, "priority", "num_samples", "prompt_ids", *_PREFIX)
 _FARTHEST_PRIORITY = 2**53
-_DEFAULTS = {field.name: field.default for field in fields(Request)}
 _is_json = has_keys(*_NEEDED)
 
 
@@ -137,9 +136,7 @@ def _values_of(traced: TracedRequest) -> dict[str, Any]:
     request = traced.request
     values: dict[str, Any] = {name: getattr(request, name) for name in _NEEDED[:3]}
     values |= {"output_tokens": traced.output_tokens, "max_tokens": request.max_tokens}
-    for name in FIELDS[len(values) : -len(_PREFIX)]:
-        if getattr(request, name) != _DEFAULTS[name]:
-            values[name] = getattr(request, name)
+    values |= changed_fields(request, FIELDS[len(values) : -len(_PREFIX)])
     if request.prefix is not None:
         values |= dict(zip(_PREFIX, request.prefix, strict=True))
     return values

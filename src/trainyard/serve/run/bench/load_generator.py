@@ -102,7 +102,7 @@ class BenchRun:
 
 @dataclass
 class BenchProgress:
-    """How far a run is: requests sent, answered and failed."""
+    """Progress of a run: requests sent, answered and failed."""
 
     num_sent: int = 0
     num_answered: int = 0

@@ -63,7 +63,7 @@ class ApiError(Exception):
 
     @classmethod
     def of_server(cls) -> ApiError:
-        """What a client is told of a defect."""
+        """Make the error that a client gets for a defect of the server."""
         return cls(500, "something went wrong in the server; its log says what")
 
     @classmethod

@@ -92,7 +92,7 @@ class ChatMessage(RequestBody):
 
     @property
     def given_reasoning(self) -> str:
-        """What came before its content, under either of its names."""
+        """Reasoning before the content, under either of its names."""
         return self.reasoning or self.reasoning_content or ""
 
     def for_template(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ Messages = Annotated[list[ChatMessage], FailFast(), Field(min_length=1), AfterVa
 
 
 class TemplateFields(RequestBody):
-    """How the chat template of a model writes a conversation."""
+    """Options of a model's chat template."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

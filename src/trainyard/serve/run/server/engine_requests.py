@@ -45,7 +45,7 @@ _MOST_CHOICES = 1024
 
 @dataclass(frozen=True)
 class EngineRequests:
-    """What is to be generated.
+    """Requests to an engine for one request of the API.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ def to_engine_requests(
     echoed: tuple[str, ...] = (),
     bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> EngineRequests:
-    """What a request of the API asks of an engine.
+    """Make the requests to an engine for a request of the API.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a model generates for one request of the API, as it comes from an engine."""
+"""Stream of generated tokens for one request of the API, as they come from an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every request passes first: it gets an id and a client, is refused while the server stops, and is logged."""
+"""Middleware of all requests: each gets an id and a client, is refused while the server stops, and is logged."""
 
 from __future__ import annotations
 

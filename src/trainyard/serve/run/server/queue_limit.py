@@ -1,4 +1,4 @@
-"""How many requests may wait for their first token."""
+"""Limit of requests that wait for their first token."""
 
 from __future__ import annotations
 

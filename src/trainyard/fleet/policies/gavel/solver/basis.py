@@ -21,9 +21,9 @@ from trainyard.compiling import only_compiled
 Ints = NDArray[np.int64]
 
 EXACT = 1e-11
-"""What costs less than that, in parts of the cluster, costs nothing."""
+"""Smallest cost that counts, as a part of the cluster."""
 STEEP = 1e-9
-"""What is not steeper than that does not end a step: it is rounding, and would make the basis singular."""
+"""Smallest slope that ends a step: a smaller one is rounding, and would make the basis singular."""
 
 PART, SPARE = -1, -2
 """Instead of the job, in columns of none: the part of the cluster, and devices of a type that are to spare."""
@@ -134,9 +134,9 @@ def times(matrix, vector, out):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
-    """What the keys take; what the cheapest vertices would save; and the column that promises most, if hasty the first.
+    """Return the parts that the keys take, the saving of the cheapest vertices, and the column that saves most.
 
-    That is the one of the part, which is in the basis, if none promises anything.
+    If hasty, that is the first column that saves. If none saves, it is the column of the part, which is in the basis.
     """
     taken, saved = np.zeros(len(price)), 0.0
     enters, place, most = PART, 0, 0.0
@@ -156,10 +156,10 @@ def priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
-    """How far a column of a job, or of none, can enter, and which leaves then.
+    """Return how far a column of a job, or of none, can enter, and the column that leaves then.
 
-    That is the place of a column of the matrix; or, of a key, -1 less the place of a column of its job, which is the one
-    after all others for the column that enters.
+    The leaving column is given by its place in the matrix; a key by -1 less the place of a column of its job, which is
+    the one after all others for the column that enters.
     """
     size = len(owner)
     far, leaves, steepest = np.inf, 0, 0.0

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 def solve_by_prices(
     problem: Problem, rate: Floats, highest_level: bool, need: Floats | None, gain: Floats
 ) -> Fractions:
-    """What `solve` returns.
+    """Return the same as `solve`.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def solve_by_prices(
 
 
 def can_have_by_prices(problem: Problem, rate: Floats, need: Floats) -> bool:
-    """What `can_have` returns; its parameters."""
+    """Return the same as `can_have`, with its parameters."""
     first, _, _, held = alike(problem, rate, need)
     rate, need = rate[first], np.maximum(need[first], 0.0)
     if (need > rate.max(axis=1) * (1 + ENOUGH)).any():
@@ -85,7 +85,7 @@ def _highest(rate, held, reward):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
-    """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
+    """Return how far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
     while part > ALL:
         rise = _affordable(rate, held, most, level, share, following, rise)
@@ -128,7 +128,7 @@ def _affordable(rate, held, most, level, share, price, rise):  # type: ignore[no
 
 @only_compiled
 def costs(rate, held, need, price):  # type: ignore[no-untyped-def]
-    """What needs cost at prices.
+    """Return the cost of needs at prices.
 
     The cost of a job as a function of its rate is the lower hull of rest, which costs nothing, and of all types.
 

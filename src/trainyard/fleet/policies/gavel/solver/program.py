@@ -34,7 +34,7 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What the program comes to besides fractions.
+    """Results of the program beside fractions.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class _Columns:
         )
 
     def valued(self, value: Floats) -> Floats:
-        """What every entry comes to.
+        """Return the value of each entry.
 
         Parameters
         ----------

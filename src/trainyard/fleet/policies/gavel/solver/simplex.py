@@ -86,7 +86,7 @@ def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def
 
 @only_compiled
 def _vertices(rate, held, need, reward, more):  # type: ignore[no-untyped-def]
-    """What every vertex of every job takes of every type, and then what it costs: nothing, or less by its reward.
+    """Return the part of each type that each vertex of each job takes, then its cost: 0, or less by its reward.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ class HermesParser:
         return ParsedText("".join(content), tuple(calls))
 
     def rest(self) -> ParsedText:
-        """What was held back, where nothing more comes."""
+        """Return the text that was held back, at the end of the answer."""
         if self._mode == self._read_call and not self._call.has_begun:
             return ParsedText(_BEGIN + self._call.text)
         return ParsedText(self._held)

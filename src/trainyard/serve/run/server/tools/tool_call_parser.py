@@ -35,7 +35,7 @@ class ToolCallDelta:
 
 
 class ParsedText(NamedTuple):
-    """What is certain after a piece of text: more of the visible answer, and more of its calls."""
+    """Certain result after a piece of text: more of the visible answer, and more of its calls."""
 
     content: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
@@ -63,7 +63,7 @@ class ToolCallParser(Protocol):
         ...
 
     def rest(self) -> ParsedText:
-        """What was held back, where nothing more comes."""
+        """Return the text that was held back, at the end of the answer."""
         ...
 
 
@@ -106,7 +106,7 @@ class SingleCallParser:
         return _first_call_only(self._parser.take(text))
 
     def rest(self) -> ParsedText:
-        """What was held back, where nothing more comes."""
+        """Return the text that was held back, at the end of the answer."""
         return _first_call_only(self._parser.rest())
 
 

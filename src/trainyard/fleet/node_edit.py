@@ -1,4 +1,4 @@
-"""Nodes that a cluster has more or less: written like a cluster, with a sign before."""
+"""Nodes that are added to a cluster or taken away: written like a cluster, with a sign before."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trainyard.hardware.text import cluster_from_text
 from trainyard.reading import shown
 from trainyard.reading.limits import MOST_DEVICES
 
-__all__ = ["NodeDifference", "with_nodes"]
+__all__ = ["NodeEdit", "edit_nodes"]
 
 
 @dataclass(frozen=True)
-class NodeDifference:
+class NodeEdit:
     """Nodes of one kind that are added or taken away.
 
     Attributes
     ----------
-    text : as it was given, without the sign and the partitions.
-    is_added : whether they are added.
-    nodes : the nodes, as the text describes them.
+    text : the nodes as they were given, without the sign and the partitions.
+    is_added : whether the nodes are added.
+    nodes : the nodes that the text describes.
     partitions : names of the partitions that added nodes join, or of the one from which nodes are taken.
     """
 
@@ -34,7 +34,7 @@ class NodeDifference:
     partitions: tuple[str, ...]
 
     @classmethod
-    def parse(cls, word: str, what_if: str) -> NodeDifference:
+    def parse(cls, word: str, what_if: str) -> NodeEdit:
         """Read a sign, nodes as a cluster is written, and where there are partitions, a colon and their names.
 
         Raises
@@ -56,37 +56,44 @@ class NodeDifference:
         return cls(text, word[0] == "+", cluster.nodes, partitions)
 
     def is_kind_of(self, node: Node) -> bool:
-        """Return whether a node has the devices that are named, and the host, if one is."""
+        """Return whether a node has the same devices, and the same processors and memory if the text says these."""
         wanted = self.nodes[0]
         same_host = (wanted.cpus, wanted.memory_bytes) == (node.cpus, node.memory_bytes)
         same_devices = _kind(wanted) == _kind(node)
-        return same_devices and (same_host or not self.has_host)
+        return same_devices and (same_host or not self.describes_host)
 
     @property
-    def has_host(self) -> bool:
-        """Whether the text says more than the devices."""
+    def describes_host(self) -> bool:
+        """Whether the text says processors, memory or racks, beside devices."""
         return "@" in self.text
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A node of the changed cluster; ``number`` is that of the present one, or None."""
+    """A node of the changed cluster.
+
+    Attributes
+    ----------
+    number : of the node in the cluster as it is; None for an added node.
+    partitions : names of the partitions with the node.
+    """
 
     node: Node
     number: int | None
     partitions: frozenset[str]
 
 
-def with_nodes(cluster: Cluster, differences: Sequence[NodeDifference], what_if: str) -> Cluster:
-    """Return a cluster with other nodes; those that stay keep their partitions, and come and go as before.
+def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Cluster:
+    """Return a cluster with nodes added and taken away; nodes that stay keep their partitions and their changes.
 
-    Added nodes are like those of the cluster with the same devices, where only devices are said of them.
+    An added node of which only the devices are given gets the processors and memory of the first node with the same
+    devices. Added nodes are in racks of their own.
 
     Raises
     ------
     FleetError
-        If it has no such nodes to take away, it is not said which partition they are of, or its links are described node
-        by node.
+        If the cluster has no such nodes to take away, the partition of nodes is not given, added nodes have no price in
+        a cluster with prices, or the links of the cluster are described node by node.
     """
     if cluster.fabric != NON_BLOCKING:
         raise FleetError(
@@ -97,80 +104,81 @@ def with_nodes(cluster: Cluster, differences: Sequence[NodeDifference], what_if:
         _Place(node, number, frozenset(name for name, nodes in cluster.partitions if number in nodes))
         for number, node in enumerate(cluster.nodes)
     ]
-    for difference in differences:
-        _check_partitions(difference, cluster, what_if)
-        change = _added if difference.is_added else _taken
-        places = change(places, difference, cluster, what_if)
+    for edit in edits:
+        _check_partitions(edit, cluster, what_if)
+        change = _added if edit.is_added else _taken
+        places = change(places, edit, cluster, what_if)
     if not 0 < sum(place.node.num_devices for place in places) <= MOST_DEVICES:
         raise FleetError(
             f"what-if {shown(what_if)} leaves {len(places):,} nodes; allowed are at least one device and at most "
             f"{MOST_DEVICES:,}"
         )
-    return _renumbered(cluster, places, what_if)
+    try:
+        return _renumbered(cluster, places, what_if)
+    except HardwareError as error:
+        raise FleetError(f"what-if {shown(what_if)}: {error}") from None
 
 
-def _check_partitions(difference: NodeDifference, cluster: Cluster, what_if: str) -> None:
-    """Refuse partitions that there are not, and added nodes that join none though there are some."""
+def _check_partitions(edit: NodeEdit, cluster: Cluster, what_if: str) -> None:
+    """Refuse unknown partitions, and added nodes without a partition if the cluster has partitions."""
     known = [name for name, _ in cluster.partitions]
-    unknown = [name for name in difference.partitions if name not in known]
+    unknown = [name for name in edit.partitions if name not in known]
     if unknown:
         there = f"its partitions are {', '.join(known)}" if known else "it has no partitions"
         raise FleetError(
             f"what-if {shown(what_if)}: cluster {cluster.name!r} has no partition {shown(unknown[0])}; {there}"
         )
-    if known and difference.is_added and not difference.partitions:
+    if known and edit.is_added and not edit.partitions:
         raise FleetError(
             f"what-if {shown(what_if)}: cluster {cluster.name!r} has partitions, and nodes in none would be idle; "
-            f"say which they join: +{difference.text}:{known[0]}, of {', '.join(known)}"
+            f"say which they join: +{edit.text}:{known[0]}, of {', '.join(known)}"
         )
 
 
-def _added(places: list[_Place], difference: NodeDifference, cluster: Cluster, what_if: str) -> list[_Place]:
-    """Return the places with added nodes after them."""
+def _added(places: list[_Place], edit: NodeEdit, cluster: Cluster, what_if: str) -> list[_Place]:
+    """Return the places, and places of added nodes after them."""
     names = {name.lower(): name for name in cluster.device_types}
-    nodes = [
-        _renamed(node, names.get(node.device_type.lower(), node.device_type)) for node in difference.nodes
-    ]
-    like = next((node for node in cluster.nodes if difference.is_kind_of(node)), None)
-    if like is not None and not difference.has_host:
+    nodes = [_renamed(node, names.get(node.device_type.lower(), node.device_type)) for node in edit.nodes]
+    like = next((node for node in cluster.nodes if edit.is_kind_of(node)), None)
+    if like is not None and not edit.describes_host:
         nodes = [like] * len(nodes)
-    # Racks of their own: names of racks are those of the text in which nodes are described.
+    # Names of racks mean something only within the text that describes the nodes.
     nodes = [replace(node, rack=f"added {len(places)} {node.rack}") if node.rack else node for node in nodes]
-    return [*places, *(_Place(node, None, frozenset(difference.partitions)) for node in nodes)]
+    return [*places, *(_Place(node, None, frozenset(edit.partitions)) for node in nodes)]
 
 
 def _renamed(node: Node, device_type: str) -> Node:
-    """Return a node whose devices are called so."""
+    """Return a node with another name for its devices."""
     return replace(node, devices=tuple(replace(device, name=device_type) for device in node.devices))
 
 
-def _taken(places: list[_Place], difference: NodeDifference, cluster: Cluster, what_if: str) -> list[_Place]:
-    """Return the places without the last nodes of a kind."""
-    wanted = frozenset(difference.partitions)
+def _taken(places: list[_Place], edit: NodeEdit, cluster: Cluster, what_if: str) -> list[_Place]:
+    """Return the places without the last nodes that the edit takes away."""
+    wanted = frozenset(edit.partitions)
     found = [
         number
         for number, place in enumerate(places)
-        if difference.is_kind_of(place.node) and wanted <= place.partitions
+        if edit.is_kind_of(place.node) and wanted <= place.partitions
     ]
-    where = f" in partition {', '.join(difference.partitions)}" if wanted else ""
-    if len(found) < len(difference.nodes):
-        wanted_kind = f"{difference.nodes[0].num_devices}x{difference.nodes[0].device_type}"
+    where = f" in partition {', '.join(edit.partitions)}" if wanted else ""
+    if len(found) < len(edit.nodes):
+        wanted_kind = f"{edit.nodes[0].num_devices}x{edit.nodes[0].device_type}"
         kinds = dict.fromkeys(f"{place.node.num_devices}x{place.node.device_type}" for place in places)
         raise FleetError(
-            f"what-if {shown(what_if)}: {len(difference.nodes)} nodes of {wanted_kind} are to go{where}, "
+            f"what-if {shown(what_if)}: {len(edit.nodes)} nodes of {wanted_kind} are to go{where}, "
             f"and cluster {cluster.name!r} has {len(found)}; its nodes are {', '.join(kinds)}"
         )
-    if len({places[number].partitions for number in found}) > 1 and len(found) > len(difference.nodes):
+    if len({places[number].partitions for number in found}) > 1 and len(found) > len(edit.nodes):
         raise FleetError(
             f"what-if {shown(what_if)}: such nodes are in several partitions{where}; say from which they are taken: "
-            f"-{difference.text}:NAME, of {', '.join(name for name, _ in cluster.partitions)}"
+            f"-{edit.text}:NAME, of {', '.join(name for name, _ in cluster.partitions)}"
         )
-    gone = set(found[len(found) - len(difference.nodes) :])
+    gone = set(found[len(found) - len(edit.nodes) :])
     return [place for number, place in enumerate(places) if number not in gone]
 
 
 def _renumbered(cluster: Cluster, places: Sequence[_Place], what_if: str) -> Cluster:
-    """Return the cluster of these places."""
+    """Return the cluster of these places, whose partitions and changes have the new numbers of nodes."""
     number_of = {place.number: number for number, place in enumerate(places) if place.number is not None}
     partitions = tuple(
         (name, frozenset(number for number, place in enumerate(places) if name in place.partitions))

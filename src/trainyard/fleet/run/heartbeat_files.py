@@ -1,4 +1,4 @@
-"""Files that are written again and again as a sign of life, on a file system that several machines see."""
+"""Heartbeats as files that are written again and again, on a file system that several machines see."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from trainyard.private import opener
 
-__all__ = ["beat", "beats"]
+__all__ = ["read_heartbeats", "write_heartbeat"]
 
 
-def beat(file: Path) -> None:
-    """Write a file that is to be seen to change."""
+def write_heartbeat(file: Path) -> None:
+    """Write a file so that its content and time change."""
     with suppress(OSError):  # it is done again soon
         handle = opener(str(file), os.O_WRONLY | os.O_CREAT)
         try:
@@ -26,11 +26,11 @@ def beat(file: Path) -> None:
             os.close(handle)
 
 
-def beats(files: Iterable[Path]) -> dict[str, str]:
-    """Content and modification time of each file that exists, by name."""
-    found = {}
+def read_heartbeats(files: Iterable[Path]) -> dict[str, str]:
+    """Return content and modification time of each file that exists, by name."""
+    heartbeats = {}
     for file in files:
         # A file system of a network looks anew at what is opened.
         with suppress(OSError), file.open() as opened:
-            found[file.name] = f"{opened.read()} {os.fstat(opened.fileno()).st_mtime_ns}"
-    return found
+            heartbeats[file.name] = f"{opened.read()} {os.fstat(opened.fileno()).st_mtime_ns}"
+    return heartbeats
