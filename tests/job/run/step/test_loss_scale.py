@@ -139,7 +139,7 @@ def test_a_resumed_run_goes_on_with_the_scale(tmp_path: Path) -> None:
         config = TrainConfig(steps, OPTIMIZER, folder, resume=resume)
         work = WorkerInput(task.model, plan, FunctionData(lambda step: _batch(step, TOO_LARGE)), config)
         said: list[Any] = []
-        train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
+        said += train_rank(work, prepare(work, task), 0, torch.device("cpu"), resume)
         return said[1:]
 
     whole = reports(STEPS, None)

@@ -62,9 +62,6 @@ class Ready:
     notes: tuple[str, ...]
 
 
-Report = Callable[[Ready | RankStep], None]
-
-
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Values that are the same for all ranks: the lowered plan and the initial values.
@@ -162,19 +159,21 @@ def train_rank(
     prepared: Prepared,
     rank: int,
     device: torch.device,
-    report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
     take_trained: TakeTrained | None = None,
-) -> None:
+) -> Generator[Ready | RankStep]:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
     Parameters
     ----------
-    report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
-    is_to_stop : whether this rank was asked to end the run after the present step.
+    is_to_stop : whether this rank was asked to end the run after the present step; asked after each step but the last.
     take_trained : called on every rank at the end with the trained module's tensors.
+
+    Yields
+    ------
+    A message when the rank is ready, and one after every step.
 
     Raises
     ------
@@ -185,21 +184,6 @@ def train_rank(
     PlanError, InitialValueError, DataError
         If the ranks do not begin with the same.
     """
-    for _ in rank_steps(work, prepared, rank, device, report, resume, is_to_stop, take_trained):
-        pass
-
-
-def rank_steps(
-    work: WorkerInput,
-    prepared: Prepared,
-    rank: int,
-    device: torch.device,
-    report: Report,
-    resume: bool,
-    is_to_stop: Callable[[], bool] = lambda: False,
-    take_trained: TakeTrained | None = None,
-) -> Generator[int]:
-    """Train as `train_rank` does; yield the number of every step, once it is reported."""
     config = work.config
     executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
     first = 0 if about is None else about.step
@@ -208,7 +192,7 @@ def rank_steps(
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
     note = "" if about is not None else prepared.note
     notes += [note, reader.note, evaluations.stop_reason]
-    report(Ready(rank, first, tuple(filter(None, notes))))
+    yield Ready(rank, first, tuple(filter(None, notes)))
     pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     with closing(reader):
         for step in () if evaluations.stop_reason else range(first, config.steps):
@@ -219,11 +203,10 @@ def rank_steps(
             if done.skipped and config.on_nonfinite == "stop" and not _is_overflow(done):
                 raise _stopped(done, work, checkpointer)
             done = evaluations.after(replace(done, checkpoint_s=checkpoint_s))
-            report(done)
-            yield step
+            yield done
             checkpoint_s = 0.0
             is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
-            last = is_over or _is_stopped(config, executor, is_to_stop)
+            last = is_over or _is_stopped(work, executor, is_to_stop)
             due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
             due = due or (config.keep_best is not None and bool(done.evaluation))
             if checkpointer is not None and (due or last):
@@ -320,8 +303,13 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
     )
 
 
-def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
+def _is_stopped(work: WorkerInput, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
     """Return whether the run is to end now; all ranks agree, though they look at different moments."""
+    config = work.config
+    if (
+        config.checkpoint is None and not work.waits_for_caller
+    ):  # nobody can ask: a signal ends such a run at once
+        return False
     is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())
     if executor.plan.num_ranks == 1:
         return is_asked
