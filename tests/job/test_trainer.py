@@ -12,6 +12,7 @@ import one_rank
 import pytest
 import torch
 from data_sets import Rows
+from forked_ranks import rank_processes
 from one_rank import ROWS
 from torch import nn
 from torch.utils.data import DataLoader
@@ -139,7 +140,7 @@ def test_a_callback_may_take_longer_than_a_step_and_outlive_the_ranks(tmp_path: 
         if step.step == 1 and seen.count(1) == 1:
             time.sleep(2.5)
         if step.step == 2 and seen.count(2) == 1:
-            _kill_a_rank(own)
+            rank_processes(2)[1].kill()
         if seen.count(2) == 2:
             time.sleep(0.1)
             raise ty.StopTraining

@@ -23,6 +23,7 @@ from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.optimizer.config import BUILT_IN, BY_NAME
 from trainyard.private import make_private, write_private
+from trainyard.reading import count_text
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, config: Tra
 
     steps = config.steps
     if not result.metrics:
-        return (f"nothing to do: {result.first_step} of {steps} steps are done",)
+        return (f"nothing to do: {result.first_step} of {count_text(steps, 'step')} are done",)
     measured = _measured(result.metrics)
     rows = [
         *_step_times(simulation, result.metrics),

@@ -42,6 +42,11 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(each[:_MOST_LISTED]) + more
 
 
+def count_text(num: int, what: str) -> str:
+    """Write a number of things: ``1 request``, ``2,000 requests``."""
+    return f"{num:,} {what}" if num == 1 else f"{num:,} {what}s"
+
+
 @contextmanager
 def raised_as(kind: type[ValueError]) -> Iterator[None]:
     """Errors of reading as the error of what is read, with the same message."""

@@ -14,6 +14,7 @@ from trainyard.job.run.data_waits import DataWaits
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest
+from trainyard.reading import count_text
 from trainyard.reading.arguments import require_function
 
 __all__ = ["Callbacks", "RunRecorder"]
@@ -140,8 +141,8 @@ class RunRecorder:
         except EndedBySignal:
             if self.config.checkpoint is None and self.by_step:
                 self.note(
-                    f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "
-                    "an interrupted run is saved"
+                    f"{count_text(len(self.by_step), 'step')} done, and nothing is saved: give a checkpoint folder, "
+                    "where an interrupted run is saved"
                 )
             raise
         if self.raised is not None:

@@ -19,6 +19,7 @@ from trainyard.errors import TrainyardError
 from trainyard.program.batch import ROOT, key_text
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
+from trainyard.reading import count_text
 from trainyard.zoo.text import TextBatches, standard_library
 
 
@@ -141,9 +142,9 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
         if tuple(given.shape) != shape or _kind(given) != _kind(expected):
             raise DataError(
                 f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
-                f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}. All batches have one shape: "
-                "pad them to one length (collate_fn of a DataLoader), or say to which ones they are padded "
-                "(Model(..., lengths=Lengths(...))), and leave out a last one of fewer rows (drop_last)"
+                f"{expected.dtype} and the plan trains on {count_text(num_rows, 'row')} a step: {shape}. "
+                "All batches have one shape: pad them to one length (collate_fn of a DataLoader), or say to which ones "
+                "they are padded (Model(..., lengths=Lengths(...))), and leave out a last one of fewer rows (drop_last)"
             )
         if given.device.type == "meta":
             raise DataError(
