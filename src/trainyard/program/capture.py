@@ -45,6 +45,7 @@ from trainyard.program.tracing.reached import (
 from trainyard.program.tracing.running import Given, Watch, running
 from trainyard.program.tracing.simplify import simplify
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.reading.arguments import require_type
 
 __all__ = ["CaptureError", "capture"]
 
@@ -72,7 +73,12 @@ def capture(
         from which its second step computes something else than its first (see `trainyard.program.hidden_state`); if a
         parameter that plain PyTorch would train has no gradient in the graph; or if the batch is not a pytree of tensors
         with one number of rows.
+    WrongTypeError
+        If an argument is of another type.
     """
+    require_type("model", model, Model, "a Model, such as Model(name, module, loss, batch)")
+    require_type("num_rows", num_rows, (int, type(None)), "a whole number, or None")
+    require_type("dtype", dtype, torch.dtype, "a type of PyTorch, such as torch.float32")
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's
     # graph does not depend on what was captured before it, every capture begins without.

@@ -32,7 +32,7 @@ def load_model_file(path: str | Path) -> Model:
         function = getattr(loaded, "model", None)
         if not callable(function):
             raise WrongValueError(f"{path} has no function `model`; {_ADVICE}")
-        result, whole = function(), tuple(getattr(loaded, "whole", ()))
+        result, whole = function(), getattr(loaded, "whole", ())
         lengths = getattr(loaded, "lengths", None)
     if isinstance(result, Model):
         return replace(result, whole=whole or result.whole, lengths=lengths or result.lengths)
