@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trainyard.job.run.processes.launchers import is_launched
 
-__all__ = ["agreed", "is_launched", "is_silent", "num_launched"]
+__all__ = ["broadcast_text", "is_launched", "is_silent", "num_launched"]
 
 
 def is_silent() -> bool:
@@ -20,8 +20,8 @@ def num_launched() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
-def agreed(name: str, make: Callable[[], str]) -> str:
-    """A text that rank 0 makes and every rank gets; without a launcher, just made.
+def broadcast_text(name: str, make: Callable[[], str]) -> str:
+    """Give every rank a text that rank 0 makes; without a launcher, make it.
 
     Parameters
     ----------
@@ -30,6 +30,6 @@ def agreed(name: str, make: Callable[[], str]) -> str:
     """
     if not is_launched():
         return make()
-    from trainyard.job.run.processes.rendezvous import agreed as agreed_by_ranks
+    from trainyard.job.run.processes.rendezvous import broadcast_text as broadcast_by_ranks
 
-    return agreed_by_ranks(name, make)
+    return broadcast_by_ranks(name, make)

@@ -12,7 +12,7 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.config_file import ConfigOptions, config_text
-from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
+from trainyard.cli.launcher import broadcast_text, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_options import PRECISION
@@ -95,7 +95,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.say(facts_table("", simulation_facts(found.simulation)))
         if not found.simulation.fits:
             return Outcome(planned_document(found), failure=does_not_fit(found.plan, found.simulation))
-    plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
+    plan = parse_plan(broadcast_text("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
     command = f"trainyard train {quote(options.model)}"
     return train_and_report(command, options.model, plan, simulation, data, options, screen, run, config)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainyard.cli.config_file import CONFIG_NAME
 from trainyard.cli.interruption import reporting_resume_command, resume_command
-from trainyard.cli.launcher import agreed
+from trainyard.cli.launcher import broadcast_text
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_profiling import ProfiledRun, profiled
@@ -68,7 +68,7 @@ def train_and_report(
     from trainyard.job.sources import data_of, file_evaluation, model_source
 
     folder = options.checkpoint or Path(
-        agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+        broadcast_text("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
     ideal_step_s = 0.0 if simulation is None else simulation.ideal_step_s
     config = replace(

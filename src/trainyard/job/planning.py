@@ -57,7 +57,7 @@ class Infeasible:
 
 
 class PlanComparison(ShownOnPage, tuple[Planned | Infeasible, ...]):
-    """What `compare` found, in the order of the strategies: plans, and those that have none.
+    """The results of `compare`, in the order of the strategies: a plan each, or why there is none.
 
     Attributes
     ----------
@@ -245,7 +245,7 @@ def _note_of_lengths(simulation: Simulation) -> str:
     """Describe the sizes to which batches are padded; empty where all have one length."""
     if not simulation.by_length:
         return ""
-    each = "; ".join(f"{size}: {found.brief}" for size, found in simulation.by_length.items())
+    each = "; ".join(f"{size}: {found.time_and_memory_text}" for size, found in simulation.by_length.items())
     return f"A batch is padded to the smallest length that holds it, and runs by the plan of the largest. {each}."
 
 

@@ -94,7 +94,7 @@ class Task:
 
     @cached_property
     def shorter(self) -> Mapping[int, Task]:
-        """The task on batches of each smaller size of the model's lengths, by size."""
+        """Tasks on batches of each size of the model's lengths but the largest, by size."""
         lengths = self.model.lengths
         sizes = () if lengths is None else lengths.sizes[:-1]
         return {size: replace(self, model=self.model.at_length(size), _programs={}) for size in sizes}

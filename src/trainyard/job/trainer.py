@@ -24,7 +24,7 @@ from trainyard.job.run.checkpoint.weights import load_weights
 from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
 from trainyard.job.run.processes.launchers import is_launched, join_launcher
-from trainyard.job.run.processes.rendezvous import agreed
+from trainyard.job.run.processes.rendezvous import broadcast_text
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.initial import initial_values
@@ -138,7 +138,7 @@ class Trainer:
             return self._given_plan
         join_launcher()
         if is_launched():
-            return parse_plan(agreed("plan", lambda: self._best_plan().to_text()))
+            return parse_plan(broadcast_text("plan", lambda: self._best_plan().to_text()))
         return self._best_plan()
 
     def _best_plan(self) -> Plan:

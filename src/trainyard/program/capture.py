@@ -122,7 +122,7 @@ def program_of(
     trained: Set[str],
     dtype: torch.dtype,
 ) -> Program:
-    """What was traced, simplified, and with what its inputs and ops are called.
+    """Make the program of a traced graph: simplify it, and name its inputs and ops.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def program_of(
 
 @contextmanager
 def capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
-    """What holds while a model's code runs; what stops it is told with the line."""
+    """Run a model's code in a precision and as a compiler does; name the line at which it stops."""
     with ExitStack() as stack:
         stack.enter_context(refused_with_a_line(name))
         stack.enter_context(computed_in(dtype))

@@ -63,6 +63,6 @@ class Model(Shown):
             object.__setattr__(self, "batch", self.lengths.example(self.batch, self.lengths.largest))
 
     def at_length(self, size: int) -> Model:
-        """Return the model with an example batch of one of its lengths, the only one."""
+        """Return the model for batches of one of its lengths, with an example batch of that length."""
         assert self.lengths is not None
         return replace(self, batch=self.lengths.example(self.batch, size), lengths=None)

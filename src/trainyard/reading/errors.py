@@ -21,7 +21,7 @@ class ReadingError(TrainyardError, ValueError):
 
 
 def at_line(source: str | Path, line: int, said: str) -> ReadingError:
-    """What to raise about a line; lines count from 1."""
+    """Return the error about a line; lines count from 1."""
     return ReadingError(f"{source}, line {line}: {said}")
 
 

@@ -12,8 +12,8 @@ import torch
 from lengths_run import LENGTHS, OF_STEPS, PADDED, ROWS, Counting, Net
 from torch import Tensor, nn
 
-from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import lower
+from trainyard.job.lower.other_length import lower_at_length
 from trainyard.job.plan import PlanError
 from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import CheckpointError
@@ -157,7 +157,7 @@ def test_a_model_that_trains_other_parameters_at_another_length_is_refused() -> 
     task = Task(lengths_run.model(OnlyLong))
     lowered = lower(task.program(ROWS), lengths_run.plan(task))
     with pytest.raises(PlanError, match="cannot be applied at length 4: ranks would keep other parameters"):
-        lower_alike(lowered, task.shorter[4].program(ROWS), 4)
+        lower_at_length(lowered, task.shorter[4].program(ROWS), 4)
 
 
 def test_a_plan_that_cannot_cut_a_shorter_batch_is_refused_with_its_length() -> None:

@@ -34,10 +34,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 Statistics = Literal["batch", "microbatch"]
 STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
 Fate = Literal["recompute"]
-"""What becomes of a tensor of the forward pass that the backward pass needs, if it is not kept."""
+"""Treatment of a tensor of the forward pass that the backward pass needs, and that is not kept."""
 FATES: tuple[Fate, ...] = get_args(Fate)
 NEEDED = ("model", "fingerprint", "cluster", "num_rows", "schedule", "stages")
-"""What the text form of every plan has."""
+"""Fields that the text form of every plan has."""
 
 _MEANING: dict[Statistics, str] = {
     "batch": "Same loss as one device.",

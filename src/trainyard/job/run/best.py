@@ -41,17 +41,17 @@ class _ByMetric:
         WrongValueError
             If the evaluation has no value of this name; the message lists the known ones.
         """
-        self.check_is_in(evaluated[1])
+        self.require_metric(evaluated[1])
         value = evaluated[1][self.metric]
         return math.inf if math.isnan(value) else value if self.mode == "min" else -value
 
-    def check_is_in(self, values: Mapping[str, float]) -> None:
+    def require_metric(self, values: Mapping[str, float]) -> None:
         """Check that an evaluation has the metric.
 
         Raises
         ------
         WrongValueError
-            If it has not; the message lists the known ones.
+            If it has not; the message lists the metrics that it has.
         """
         if self.metric not in values:
             raise WrongValueError(

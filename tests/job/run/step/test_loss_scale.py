@@ -126,7 +126,7 @@ def test_the_scale_changes_as_that_of_grad_scaler() -> None:
         parameter.grad = torch.tensor(1.0 if is_finite else torch.inf)
         theirs.step(optimizer)
         theirs.update()
-        ours.follow(is_finite)
+        ours.update(is_finite)
         assert (ours.value, float(ours.tensor)) == (theirs.get_scale(), theirs.get_scale()), step
     assert ours.num_finite == theirs._get_growth_tracker()
 

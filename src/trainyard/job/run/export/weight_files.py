@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MOST_SHARD_BYTES = 5 * 10**9
-"""Of a file of weights, unless something else is asked for."""
+"""Most bytes of a file of weights, unless something else is asked for."""
 _FILE, _SHARD, _INDEX = (
     "model.safetensors",
     "model-{:05d}-of-{:05d}.safetensors",

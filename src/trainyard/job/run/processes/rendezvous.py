@@ -1,4 +1,4 @@
-"""Rendezvous: the store in which ranks that a launcher started find each other, and agree on a text."""
+"""Rendezvous: the store in which ranks that a launcher started find each other, and rank 0 gives a text to all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainyard.job.run.processes.launchers import other_machine
 from trainyard.reading.arguments import WrongValueError
 
 _LONGEST_WORK = timedelta(hours=1)
-"""Time for which ranks wait for what rank 0 makes alone, such as a plan."""
+"""Longest time for which ranks wait for a text that rank 0 makes, such as a plan."""
 
 
 class LauncherError(FailedRunError):
@@ -50,8 +50,8 @@ def meet() -> None:
         ) from error
 
 
-def agreed(name: str, make: Callable[[], str]) -> str:
-    """Return a text that rank 0 makes and every rank of a launcher gets; all call this in the same order.
+def broadcast_text(name: str, make: Callable[[], str]) -> str:
+    """Give every rank of a launcher a text that rank 0 makes; all ranks call this in the same order.
 
     Parameters
     ----------
@@ -89,20 +89,20 @@ def _store_of_environment() -> Store:
 
 @cache
 def _meeting_store(rank: int, num_ranks: int, host: str, port: int, *, several_machines: bool) -> Store:
-    """The store of a launcher's ranks, until this process ends."""
+    """Return the store of a launcher's ranks, which stays open until this process ends."""
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return _listening_store(host, port, num_ranks, several_machines)
     return TCPStore(host, port, num_ranks, is_master=False, timeout=default_pg_timeout)
 
 
 _uses: dict[int, count[int]] = {}
-"""Counters of the uses of stores in this process, by rank."""
+"""Number of uses of the store, by rank of this process; the same on all ranks, as they use it in the same order."""
 
 
 def _own_part(store: Store, rank: int) -> Store:
-    """The part of a store for one use; each start of an elastic launcher, and each use, has keys of its own.
+    """Return a part of a store, with keys of its own for each use and each start of an elastic launcher.
 
-    What stands under older keys would be taken for new.
+    Values under older keys would be taken for new ones.
     """
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     use = next(_uses.setdefault(rank, count()))

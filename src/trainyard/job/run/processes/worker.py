@@ -16,15 +16,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainyard.hardware.gpus import require_gpus
-from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.other_length import lower_at_length
 from trainyard.job.lower.verify import verify
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.initial_weights import initialized
 from trainyard.job.run.checkpoint.module_record import module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
-from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
+from trainyard.job.run.checkpoint.same_run import ModelIdentity, model_identity, settings_of
 from trainyard.job.run.checkpoint.saved import About, complete_steps, saved_steps
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
@@ -34,15 +34,15 @@ from trainyard.job.run.processes.agreement import (
     check_same_values,
     held_values,
 )
-from trainyard.job.run.processes.checked_options import check_options
 from trainyard.job.run.processes.evaluations import Evaluations
 from trainyard.job.run.processes.logs import profile_file
+from trainyard.job.run.processes.option_conflicts import check_options
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.run.step.lengths import SizedSteps, padded
 from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.padded_steps import PaddedSteps, padded
 from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.job.run.step.row_places import row_places
@@ -128,9 +128,11 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     if work.config.init_from is not None:
         values, loaded, note = initialized(values, model, work.config.init_from)
     _load_kernels(program, values)
-    identity = identity_of(task)
+    identity = model_identity(task)
     lowered = lower(program, plan, task.optimizer)
-    shorter = {size: lower_alike(lowered, each.program(rows), size) for size, each in task.shorter.items()}
+    shorter = {
+        size: lower_at_length(lowered, each.program(rows), size) for size, each in task.shorter.items()
+    }
     for each in (lowered, *shorter.values()):
         verify(each)
     held = {**held_values(model), **loaded, **program.constants}
@@ -187,7 +189,7 @@ def train_rank(
     config = work.config
     executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
     first = 0 if about is None else about.step
-    steps = SizedSteps(executor, prepared.model.lengths, prepared.shorter)
+    steps = PaddedSteps(executor, prepared.model.lengths, prepared.shorter)
     reader = _open_data(work, executor, about, not notes, reads_all=prepared.model.lengths is not None)
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
     note = "" if about is not None else prepared.note
@@ -319,7 +321,7 @@ def _is_stopped(work: WorkerInput, executor: Executor, is_to_stop: Callable[[], 
 
 
 def _step(
-    executor: Executor, steps: SizedSteps, work: WorkerInput, reader: DataReader, step: int, began_s: float
+    executor: Executor, steps: PaddedSteps, work: WorkerInput, reader: DataReader, step: int, began_s: float
 ) -> RankStep:
     sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
     batch = reader.next()

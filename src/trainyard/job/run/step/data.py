@@ -104,12 +104,12 @@ def example_data(model: Model, num_rows: int) -> tuple[Data, str]:
 
 
 def plain_batch(batch: Any) -> Any:
-    """A batch as a dictionary, where it is a mapping of another kind, such as a BatchEncoding of Hugging Face."""
+    """Return a batch as a dictionary if it is a mapping of another kind, such as a BatchEncoding of Hugging Face."""
     return dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
 
 
 def by_path(batch: Any) -> dict[str, Tensor]:
-    """The tensors of a pytree by their paths as a program's inputs are called: ``batch.tokens``.
+    """Return the tensors of a pytree by paths, as a program's inputs are called: ``batch.tokens``.
 
     Raises
     ------

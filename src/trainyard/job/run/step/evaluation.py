@@ -101,7 +101,7 @@ def first_evaluation_batch(evaluation: Evaluation, num_rows: int, whole: tuple[s
     Raises
     ------
     DataError, CaptureError
-        If there is none, or it holds other things than tensors.
+        If the set has no rows, or a batch that holds other things than tensors.
     """
     first = next(evaluation_batches(evaluation.data, num_rows), None)
     if first is None:
