@@ -148,11 +148,10 @@ def _values(path: str, shape: Shape, dtype: torch.dtype) -> Tensor:
 
 
 def _gradient(path: str, shape: Shape, step: int, dtype: torch.dtype) -> Tensor:
-    """A gradient whose elements are of very different sizes, those in front larger."""
+    """Return a gradient whose elements are of very different sizes."""
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()) + step + 1)
     normal, size = torch.randn((2, math.prod(shape)), generator=generator, dtype=torch.float64)
-    ramp = torch.linspace(1.0, -1.0, normal.numel(), dtype=torch.float64)
-    return torch.exp(size + ramp).mul(normal).mul(_GRADIENT_SIZES[step]).to(dtype).view(shape)
+    return torch.exp(size).mul(normal).mul(_GRADIENT_SIZES[step]).to(dtype).view(shape)
 
 
 def _pieces(value: Tensor, is_cut: bool) -> tuple[Piece, ...]:

@@ -37,8 +37,7 @@ def meet() -> None:
     WrongValueError
         If rank 0 cannot listen where they would meet.
     """
-    num_ranks = int(os.environ["WORLD_SIZE"])
-    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    num_ranks, store = int(os.environ["WORLD_SIZE"]), _store_of_environment()
     try:
         if store.add("met", 1) == num_ranks:
             store.set("all", "")
@@ -63,7 +62,7 @@ def broadcast_text(name: str, make: Callable[[], str]) -> str:
     LauncherError
         If rank 0 ended before it made the text.
     """
-    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    store = _store_of_environment()
     try:
         if int(os.environ["RANK"]) == 0:
             store.set("text", made := make())
@@ -82,9 +81,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _store_of_environment() -> Store:
+    """Return a part of the store, for one use."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return _meeting_store(rank, num_ranks, *address, several_machines=bool(other_machine()))
+    return launched_store(rank, num_ranks, None, several_machines=bool(other_machine()))
 
 
 @cache
