@@ -177,7 +177,9 @@ class Trainer:
 
     def train(self) -> TrainResult:
         """Train to the last step, and return what the run came to; errors as of `trainyard.train`."""
-        for _ in self._steps(waits_for_caller=bool(self._callbacks)):
+        join_launcher()
+        # Under a launcher callbacks of rank 0 may end the run for all, and other ranks need not have any.
+        for _ in self._steps(waits_for_caller=bool(self._callbacks) or is_launched()):
             pass
         assert self.result is not None
         return self.result

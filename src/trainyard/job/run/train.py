@@ -159,8 +159,7 @@ class Run:
         join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
             data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
-            # Under a launcher callbacks of rank 0 may end the run, and others need not have any.
-            returns_values, waits = self._module is not None, self._waits_for_caller or is_launched()
+            returns_values, waits = self._module is not None, self._waits_for_caller
             work = WorkerInput(self._model, self._plan, data, self._config, returns_values, waits)
             try:
                 yield from _train(work, self._module, self._recorder, self._stop)
