@@ -76,9 +76,7 @@ def capture(
     WrongTypeError
         If an argument is of another type.
     """
-    require_type("model", model, Model, "a Model, such as Model(name, module, loss, batch)")
-    require_type("num_rows", num_rows, (int, type(None)), "a whole number, or None")
-    require_type("dtype", dtype, torch.dtype, "a type of PyTorch, such as torch.float32")
+    _check_arguments(model, num_rows, dtype)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's
     # graph does not depend on what was captured before it, every capture begins without.
@@ -143,6 +141,12 @@ def program_of(
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
     return Program(model.name, graph, held, inputs, outputs, given.rows)
+
+
+def _check_arguments(model: object, num_rows: object, dtype: object) -> None:
+    require_type("model", model, Model, "a Model, such as Model(name, module, loss, batch)")
+    require_type("num_rows", num_rows, (int, type(None)), "a whole number, or None")
+    require_type("dtype", dtype, torch.dtype, "a type of PyTorch, such as torch.float32")
 
 
 @contextmanager

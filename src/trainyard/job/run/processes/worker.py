@@ -192,8 +192,7 @@ def train_rank(
     steps = PaddedSteps(executor, prepared.model.lengths, prepared.shorter)
     reader = _open_data(work, executor, about, not notes, reads_all=prepared.model.lengths is not None)
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
-    note = "" if about is not None else prepared.note
-    notes += [note, reader.note, evaluations.stop_reason]
+    notes += [prepared.note if about is None else "", reader.note, evaluations.stop_reason]
     yield Ready(rank, first, tuple(filter(None, notes)))
     pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     with closing(reader):
@@ -209,9 +208,7 @@ def train_rank(
             checkpoint_s = 0.0
             is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
             last = is_over or _is_stopped(work, executor, is_to_stop)
-            due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
-            due = due or (config.keep_best is not None and bool(done.evaluation))
-            if checkpointer is not None and (due or last):
+            if checkpointer is not None and (last or _is_checkpoint_due(config, done)):
                 saves_s = time.perf_counter()
                 position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
                 checkpointer.save(step + 1, *position, evaluations.history)
@@ -220,10 +217,20 @@ def train_rank(
                 break
     if checkpointer is not None:
         checkpointer.wait()
+    _hand_over(executor, config, take_trained)
+
+
+def _hand_over(executor: Executor, config: TrainConfig, take_trained: TakeTrained | None) -> None:
+    """Write what a run recorded, and give the trained tensors to the caller."""
     if executor.recorder is not None and config.log is not None:
-        write_recorded(executor.recorder, profile_file(config.log, rank))
+        write_recorded(executor.recorder, profile_file(config.log, executor.groups.rank))
     if take_trained is not None:
         take_trained(whole_tensors(executor))
+
+
+def _is_checkpoint_due(config: TrainConfig, done: RankStep) -> bool:
+    is_best = config.keep_best is not None and bool(done.evaluation)
+    return is_best or (config.checkpoint_every > 0 and (done.step + 1) % config.checkpoint_every == 0)
 
 
 def _begin(
