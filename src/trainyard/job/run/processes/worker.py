@@ -209,10 +209,7 @@ def train_rank(
             is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
             last = is_over or _is_stopped(work, executor, is_to_stop)
             if checkpointer is not None and (last or _is_checkpoint_due(config, done)):
-                saves_s = time.perf_counter()
-                position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
-                checkpointer.save(step + 1, *position, evaluations.history)
-                checkpoint_s = time.perf_counter() - saves_s
+                checkpoint_s = _save(checkpointer, step + 1, reader, evaluations, rank)
             if last:
                 break
     if checkpointer is not None:
@@ -226,6 +223,16 @@ def _hand_over(executor: Executor, config: TrainConfig, take_trained: TakeTraine
         write_recorded(executor.recorder, profile_file(config.log, executor.groups.rank))
     if take_trained is not None:
         take_trained(whole_tensors(executor))
+
+
+def _save(
+    checkpointer: Checkpointer, step: int, reader: DataReader, evaluations: Evaluations, rank: int
+) -> float:
+    """Save a checkpoint; return the seconds for which the rank stood still."""
+    began_s = time.perf_counter()
+    position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
+    checkpointer.save(step, *position, evaluations.history)
+    return time.perf_counter() - began_s
 
 
 def _is_checkpoint_due(config: TrainConfig, done: RankStep) -> bool:
