@@ -22,8 +22,8 @@ def load_model_file(path: str | Path) -> Model:
     Parameters
     ----------
     path : of the file; its folder is importable while it runs. A tuple's model is named after the file, and the
-        entries of its batch that are not cut into rows are those of the file's ``whole``, if it has one. So are the
-        ``lengths`` of a file those of its model.
+        entries of its batch that are not cut into rows are those of the file's ``whole``, if it has one. The file's
+        ``lengths``, if there are any, are those of the model.
 
     Raises
     ------

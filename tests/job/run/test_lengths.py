@@ -83,8 +83,8 @@ def test_a_skipped_step_of_one_length_leaves_buffers_for_the_others() -> None:
     seen: dict[str, Tensor] = {}
     config = TrainConfig(3, lengths_run.OPTIMIZER, on_nonfinite="skip")
     work = WorkerInput(whole, lengths_run.plan(task), FunctionData(data), config)
-    ranks = (work, prepare(work, task), 0, torch.device("cpu"), False)
-    said: list[Any] = [*train_rank(*ranks, take_trained=seen.update)]
+    arguments = (work, prepare(work, task), 0, torch.device("cpu"), False)
+    said: list[Any] = [*train_rank(*arguments, take_trained=seen.update)]
     assert [step.skipped for step in said[1:]] == [False, True, False]
     assert seen["buffer/seen"].item() == ROWS * (OF_STEPS[0] + OF_STEPS[2])
 
