@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from trainyard.job.run.processes.launchers import is_launched
 
-__all__ = ["broadcast_text", "is_launched", "is_silent", "num_launched"]
+__all__ = ["is_launched", "is_silent", "num_launched"]
 
 
 def is_silent() -> bool:
@@ -18,18 +17,3 @@ def is_silent() -> bool:
 def num_launched() -> int:
     """Return the number of ranks that the launcher started."""
     return int(os.environ["WORLD_SIZE"])
-
-
-def broadcast_text(name: str, make: Callable[[], str]) -> str:
-    """Give every rank a text that rank 0 makes; without a launcher, make it.
-
-    Parameters
-    ----------
-    name : of the text, in words.
-    make : called on rank 0 only.
-    """
-    if not is_launched():
-        return make()
-    from trainyard.job.run.processes.rendezvous import broadcast_text as broadcast_by_ranks
-
-    return broadcast_by_ranks(name, make)

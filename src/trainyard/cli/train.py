@@ -12,7 +12,7 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.config_file import ConfigOptions, config_text
-from trainyard.cli.launcher import broadcast_text, is_launched, is_silent, num_launched
+from trainyard.cli.launcher import is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_options import PRECISION
@@ -70,6 +70,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.job.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.job.run.processes.metric_logs import require_logs
+    from trainyard.job.run.processes.rendezvous import broadcast_text
     from trainyard.program.batch import batch_rows
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table

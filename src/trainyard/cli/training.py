@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainyard.cli.config_file import CONFIG_NAME
 from trainyard.cli.interruption import reporting_resume_command, resume_command
-from trainyard.cli.launcher import broadcast_text
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_profiling import ProfiledRun, profiled
@@ -64,6 +63,7 @@ def train_and_report(
     run : that goes on, if one does.
     written : options that the run uses, for a file in its folder; none if empty.
     """
+    from trainyard.job.run.processes.rendezvous import broadcast_text
     from trainyard.job.run.train import train
     from trainyard.job.sources import data_of, file_evaluation, model_source
 

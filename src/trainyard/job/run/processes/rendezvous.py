@@ -16,7 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from trainyard.hardware.interface import is_loopback
 from trainyard.job.run.errors import FailedRunError
-from trainyard.job.run.processes.launchers import other_machine
+from trainyard.job.run.processes.launchers import is_launched, other_machine
 from trainyard.reading.arguments import WrongValueError
 
 _LONGEST_WORK = timedelta(hours=1)
@@ -50,7 +50,9 @@ def meet() -> None:
 
 
 def broadcast_text(name: str, make: Callable[[], str]) -> str:
-    """Give every rank of a launcher a text that rank 0 makes; all ranks call this in the same order.
+    """Give every rank of a launcher a text that rank 0 makes; without a launcher, make it.
+
+    All ranks call this in the same order.
 
     Parameters
     ----------
@@ -62,6 +64,8 @@ def broadcast_text(name: str, make: Callable[[], str]) -> str:
     LauncherError
         If rank 0 ended before it made the text.
     """
+    if not is_launched():
+        return make()
     store = _store_of_environment()
     try:
         if int(os.environ["RANK"]) == 0:
