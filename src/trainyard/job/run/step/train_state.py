@@ -12,7 +12,7 @@ from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.stage_program import StageProgram
 from trainyard.job.plan import PIPELINE
 from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.process_groups import groups_of
+from trainyard.job.run.step.process_groups import make_groups
 from trainyard.job.run.step.state import RankState, Values, local_part
 from trainyard.program.program import tensor_of
 
@@ -41,7 +41,7 @@ class TrainState:
     """
 
     def __init__(self, lowered: Lowered, rank: int, values: Values, device: torch.device) -> None:
-        self.groups = groups_of(lowered, rank, device)
+        self.groups = make_groups(lowered, rank, device)
         stages = lowered.stages_of(self.groups.index(PIPELINE))
         trained = tuple(b for s in stages for b in s.buckets)
         frozen = tuple(b for s in stages for b in s.frozen)
