@@ -19,7 +19,7 @@ _PREFIX = "trainyard_user_"
 
 
 class UserFileError(TrainyardError, ValueError):
-    """What `fault_in_user_file` said of an error of another process, whose traceback stays there."""
+    """A fault in a user's file that another process met; the message is that of `fault_in_user_file` there."""
 
 
 def is_file(spec: str) -> bool:
@@ -72,7 +72,7 @@ def loaded_file(path: str | Path) -> ModuleType | None:
 def named_in_file(
     spec: str, advice: str, is_meant: Callable[[Any], bool], error: type[Exception]
 ) -> Callable[..., Any]:
-    """What ``FILE.py:NAME`` stands for, if it can be called, or else a function that returns it. The file is run.
+    """Return the object of ``FILE.py:NAME``, or a function that returns it if it cannot be called. The file is run.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def named_in_file(
 
 
 def fault_in_user_file(error: BaseException) -> str:
-    """What an error says that arose in a user's file, or in what a user's file called; "" for any other.
+    """Return the message of an error that arose in a user's file, or in what it called; "" for any other.
 
     Parameters
     ----------

@@ -183,3 +183,14 @@ def test_a_launcher_starts_as_many_processes_as_are_asked_for(
         ValueError, match=r"--processes 2: the launcher started 3 processes; leave the option out"
     ):
         train.act(train.Options(model="no-such-model", processes=2), screen)
+
+
+def test_a_run_says_its_optimizer_before_its_plan_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.yaml"
+    RUN.plan.save(file)
+    assert cli.main(["run", str(file), "--optimizer", "sgd", "--lr", "0.5", "--momentum", "0.9"]) == 2
+    printed = capsys.readouterr()
+    assert "optimizer sgd: lr 0.5, warmup steps 0, momentum 0.9, " in printed.out
+    assert "fingerprint" in printed.err

@@ -74,6 +74,5 @@ def run(
     config = TrainConfig(steps, resume=resume, **asked)
     work = WorkerInput(known.model, known.plan, as_data(data, ROWS, config.seed), config)
     prepared = replace(prepared, lowered=replace(prepared.lowered, optimizer=work.config.optimizer))
-    said: list[Any] = []
-    train_rank(work, prepared, 0, torch.device("cpu"), said.append, resume)
+    said: list[Any] = [*train_rank(work, prepared, 0, torch.device("cpu"), resume)]
     return said[0], said[1:]

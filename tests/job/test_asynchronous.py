@@ -155,7 +155,7 @@ def test_a_run_goes_on_from_the_end_of_a_period(tmp_path: Path) -> None:
         config = TrainConfig(steps, OPTIMIZERS["adamw"], folder, resume=resume)
         work = WorkerInput(task.model, plan, FunctionData(batch_of), config)
         said: list[Any] = []
-        train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
+        said += train_rank(work, prepare(work, task), 0, torch.device("cpu"), resume)
         return [step.losses["loss:loss"] for step in said[1:]]
 
     whole = trained(4, tmp_path / "whole")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import one_rank
 import pytest
 import torch
 from data_sets import Rows
+from forked_ranks import rank_processes
 from one_rank import ROWS
 from torch import nn
 from torch.utils.data import DataLoader
@@ -75,20 +77,23 @@ def test_trained_weights_are_evaluated_without_a_folder() -> None:
     assert own.evaluate(Rows(10)) == pytest.approx(dict(result.metrics[-1].evaluation), rel=1e-6)
 
 
-def test_a_run_that_is_stopped_early_leaves_its_weights_without_a_folder() -> None:
-    def stop(step: StepMetrics) -> None:
-        if step.step == 1:
-            raise ty.StopTraining
+def stop_at_step_1(step: StepMetrics) -> None:
+    """Stop, later than a step takes: ranks that went on would have done many."""
+    if step.step == 1:
+        time.sleep(0.1)
+        raise ty.StopTraining
 
+
+def test_a_run_that_is_stopped_early_leaves_its_weights_without_a_folder() -> None:
     own = trainer(
         steps=10**6,
         model=given_model(),
         cluster="local:2",
-        callbacks=[stop],
+        callbacks=[stop_at_step_1],
         evaluate=Evaluation(Rows(10), 1),
     )
     metrics = own.train().metrics
-    assert 2 <= len(metrics) < 10**6
+    assert len(metrics) == 2
     assert own.evaluate(Rows(10)) == pytest.approx(dict(metrics[-1].evaluation), rel=1e-6)
     _, whole = one_rank.run(None, len(metrics), data=Rows())
     assert metrics[-1].losses[LOSS] == pytest.approx(whole[-1].losses[LOSS], rel=1e-5)
@@ -115,21 +120,44 @@ def test_a_run_that_failed_is_evaluated_by_its_checkpoint(tmp_path: Path) -> Non
 
 def test_a_loop_that_is_left_goes_on_where_it_was(tmp_path: Path) -> None:
     own = trainer(tmp_path, steps=10**6)
-    first = next(step.step for step in own)
-    assert own.result is not None
-    done = len(own.result.metrics)
-    again = next(step.step for step in own)
-    assert (first, again) == (0, done)
+    assert [next(step.step for step in own) for _ in range(3)] == [0, 1, 2]
 
 
-def test_a_callback_ends_the_training(tmp_path: Path) -> None:
-    def stop(step: StepMetrics) -> None:
-        if step.step == 1:
+def test_a_callback_ends_the_training_after_its_step(tmp_path: Path) -> None:
+    own = trainer(tmp_path, steps=10**6, callbacks=[stop_at_step_1], evaluate=Evaluation(Rows(10), 1))
+    result = own.train()
+    assert len(result.metrics) == 2
+    assert result.checkpoint is not None
+    assert result.checkpoint.name == "step-00000002"
+    assert _loss_of(result.checkpoint) == pytest.approx(result.metrics[-1].evaluation["loss"], rel=1e-6)
+
+
+def test_a_callback_may_take_longer_than_a_step_and_outlive_the_ranks(tmp_path: Path) -> None:
+    """A rank that is lost meanwhile is started again, and its answer does not count for the new one's steps."""
+
+    def look(step: StepMetrics) -> None:
+        seen.append(step.step)
+        if step.step == 1 and seen.count(1) == 1:
+            time.sleep(2.5)
+        if step.step == 2 and seen.count(2) == 1:
+            rank_processes(2)[1].kill()
+        if seen.count(2) == 2:
+            time.sleep(0.1)
             raise ty.StopTraining
 
-    result = trainer(tmp_path, steps=10**6, callbacks=[stop]).train()
-    assert 2 <= len(result.metrics) < 10**6
-    assert result.checkpoint is not None
+    seen: list[int] = []
+    own = trainer(
+        tmp_path,
+        steps=10**6,
+        cluster="local:2",
+        callbacks=[look],
+        stall_s=1.0,
+        max_restarts=1,
+    )
+    result = own.train()
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert [restart.step for restart in result.restarts] == [0]
+    assert len(result.metrics) == 3
 
 
 def test_what_a_trainer_cannot_do_is_refused() -> None:

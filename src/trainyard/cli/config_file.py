@@ -141,7 +141,7 @@ def _field(key: str) -> str:
 
 
 def _words(section: Section, key: str, option: OptionHelp) -> tuple[str, ...]:
-    """What a key stands for on a command line; nothing where the value is null."""
+    """Return the words of a command line that a key stands for; none if its value is null."""
     value = section[key]
     values = list(value) if isinstance(value, list) else [value]
     if not all(isinstance(each, str) for each in values):

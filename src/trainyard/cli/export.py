@@ -73,22 +73,25 @@ def _told(step: int, output: Path, num_files: int, num_bytes: int) -> str:
 
 def _written(options: Options, checkpoint: Path, model: str, output: Path) -> list[Path]:
     """Write the weights; return their files."""
-    from trainyard.job.run.export.weight_files import export_safetensors, export_state_dict, new_path
+    from trainyard.job.run.export.weight_files import (
+        export_safetensors,
+        export_state_dict,
+        new_path,
+        read_state_dict,
+    )
 
+    state = read_state_dict(checkpoint, options.ema)
     if options.to == "safetensors":
-        return export_safetensors(checkpoint, output, options.max_shard_size, options.ema)
+        return export_safetensors(state, output, options.max_shard_size)
     if options.to == "state-dict":
-        return [export_state_dict(checkpoint, output, options.ema)]
+        return [export_state_dict(state, output)]
     with needing_extra("export --to huggingface", "server"):
-        from trainyard.job.run.checkpoint.module_record import read_module_record
-        from trainyard.job.run.checkpoint.saved import read_run
         from trainyard.job.run.export.hugging_face import export_hugging_face
         from trainyard.serve.errors import ServeError
         from trainyard.serve.run.trained.export import save_trained_model
 
         # The name alone does not tell: a user may call a model of transformers gpt2, too.
-        recorded = read_module_record(read_run(checkpoint), checkpoint).transformers_config
-        if options.config is None and recorded is None and _is_of_zoo(model):
+        if options.config is None and state.transformers_config is None and _is_of_zoo(model):
             try:
                 with new_path(output) as place:
                     save_trained_model(checkpoint, place, None, options.max_shard_size, options.ema)
@@ -97,7 +100,7 @@ def _written(options: Options, checkpoint: Path, model: str, output: Path) -> li
                     f"{checkpoint} has no form in transformers ({error}); export with --to safetensors"
                 ) from error
             return sorted(output.glob("*.safetensors"))
-        return export_hugging_face(checkpoint, output, options.config, options.max_shard_size, options.ema)
+        return export_hugging_face(state, output, options.config, options.max_shard_size)
 
 
 def _is_of_zoo(model: str) -> bool:

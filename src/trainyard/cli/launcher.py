@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from trainyard.job.run.processes.launchers import is_launched
 
-__all__ = ["agree_on", "is_launched", "is_silent", "num_launched"]
+__all__ = ["is_launched", "is_silent", "num_launched"]
 
 
 def is_silent() -> bool:
@@ -18,18 +17,3 @@ def is_silent() -> bool:
 def num_launched() -> int:
     """Return the number of ranks that the launcher started."""
     return int(os.environ["WORLD_SIZE"])
-
-
-def agree_on(name: str, make: Callable[[], str]) -> str:
-    """A text that rank 0 makes and every rank gets; without a launcher, just made.
-
-    Parameters
-    ----------
-    name : of the text, in words.
-    make : called on rank 0 only.
-    """
-    if not is_launched():
-        return make()
-    from trainyard.job.run.processes.rendezvous import agree_on as agree_with_other_ranks
-
-    return agree_with_other_ranks(name, make)

@@ -60,13 +60,13 @@ class SavedRun:
             If they are not; the message names what differs.
         """
         from trainyard.job.run.checkpoint.folders import check_goes_on_as
-        from trainyard.job.run.checkpoint.same_run import identity_of, settings_of
+        from trainyard.job.run.checkpoint.same_run import model_identity, settings_of
         from trainyard.job.run.config import TrainConfig
 
         # Options were compared before, so the rest is what the plan says.
         config = TrainConfig(0, task.optimizer, seed=self.values["seed"])
         settings = settings_of(plan, config)
-        check_goes_on_as(self.checkpoint, settings, identity_of(task))
+        check_goes_on_as(self.checkpoint, settings, model_identity(task))
 
 
 def saved_run(options: TrainingOptions) -> SavedRun | None:

@@ -54,13 +54,13 @@ def act(options: Options, screen: Screen) -> Outcome:
         model = file_model(spec, options.seed or 0)
         data = file_data(spec, options.steps or 0, plan.num_rows, options.seed or 0)
     check_given(given, spec)
-    screen.say(f"optimizer {optimizer_config(options, spec)}")
+    optimizer = optimizer_config(options, spec)
+    screen.say(f"optimizer {optimizer}")
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan") as progress:
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = load_model(spec, plan.num_rows) if model is None else model
-            optimizer = optimizer_config(options, spec)
             task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)

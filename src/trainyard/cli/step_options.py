@@ -23,7 +23,7 @@ class OptimizerOptions:
 
     heading = "training step"
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """How parameters are updated."""
+    """The rule that updates parameters."""
     momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
     """For sgd; above 0 the optimizer keeps one more number for each parameter."""
 

@@ -12,7 +12,7 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.config_file import ConfigOptions, config_text
-from trainyard.cli.launcher import agree_on, is_launched, is_silent, num_launched
+from trainyard.cli.launcher import is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_options import PRECISION
@@ -70,6 +70,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.job.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.job.run.processes.metric_logs import require_logs
+    from trainyard.job.run.processes.rendezvous import broadcast_text
     from trainyard.program.batch import batch_rows
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
@@ -95,7 +96,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.say(facts_table("", simulation_facts(found.simulation)))
         if not found.simulation.fits:
             return Outcome(planned_document(found), failure=does_not_fit(found.plan, found.simulation))
-    plan = parse_plan(agree_on("plan", lambda: "" if found is None else found.plan.to_text()))
+    plan = parse_plan(broadcast_text("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
     command = f"trainyard train {quote(options.model)}"
     return train_and_report(command, options.model, plan, simulation, data, options, screen, run, config)

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainyard.cli.config_file import CONFIG_NAME
 from trainyard.cli.interruption import reporting_resume_command, resume_command
-from trainyard.cli.launcher import agree_on
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_profiling import ProfiledRun, profiled
@@ -23,6 +22,7 @@ from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.optimizer.config import BUILT_IN, BY_NAME
 from trainyard.private import make_private, write_private
+from trainyard.reading import count_text
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ def train_and_report(
     run : that goes on, if one does.
     written : options that the run uses, for a file in its folder; none if empty.
     """
+    from trainyard.job.run.processes.rendezvous import broadcast_text
     from trainyard.job.run.train import train
     from trainyard.job.sources import data_of, file_evaluation, model_source
 
     folder = options.checkpoint or Path(
-        agree_on("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+        broadcast_text("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
     ideal_step_s = 0.0 if simulation is None else simulation.ideal_step_s
     config = replace(
@@ -283,7 +284,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, config: Tra
 
     steps = config.steps
     if not result.metrics:
-        return (f"nothing to do: {result.first_step} of {steps} steps are done",)
+        return (f"nothing to do: {result.first_step} of {count_text(steps, 'step')} are done",)
     measured = _measured(result.metrics)
     rows = [
         *_step_times(simulation, result.metrics),

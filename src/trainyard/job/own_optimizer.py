@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.user_file import is_file, loaded_file
-from trainyard.zoo import load_model_file
+from trainyard.user_file import is_file
+from trainyard.zoo.user import file_function
 
-__all__ = ["FileFunction", "check_given", "configured"]
+__all__ = ["check_given", "configured", "options_of_file"]
 
 _OPTIMIZER, _SCHEDULE = "optimizer", "lr_schedule"
-
-
-@dataclass(frozen=True)
-class FileFunction:
-    """A function of a Python file.
-
-    Attributes
-    ----------
-    path : of the file. Every process loads it for itself, so nothing but the path is sent.
-    name : of the function.
-    """
-
-    path: str
-    name: str
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the function."""
-        function = _function(self.path, self.name)
-        if function is None:
-            raise ValueError(f"{self.path} has no function `{self.name}`")
-        return function(*arguments)
-
-    @property
-    def __name__(self) -> str:
-        return self.name
-
-
-def _function(path: str, name: str) -> Callable[..., Any] | None:
-    if loaded_file(path) is None:
-        load_model_file(path)
-    found = getattr(loaded_file(path), name, None)
-    return found if callable(found) else None
 
 
 def configured(asked: Mapping[str, Any], spec: str | None) -> OptimizerConfig:
@@ -88,12 +55,13 @@ def check_given(given: Any, spec: str | None) -> None:
 
 
 def _functions(spec: str | None) -> dict[str, Any]:
-    """The functions of a Python file by the fields of `OptimizerConfig` that they are."""
+    """Return the functions of a Python file by the fields of `OptimizerConfig` that they set."""
     if spec is None or not is_file(spec):
         return {}
     path = str(Path(spec).resolve())
     fields = {"make": _OPTIMIZER, "lr_schedule": _SCHEDULE}
-    return {field: FileFunction(path, n) for field, n in fields.items() if _function(path, n) is not None}
+    functions = {field: file_function(path, name) for field, name in fields.items()}
+    return {field: function for field, function in functions.items() if function is not None}
 
 
 def _said_by(own: Mapping[str, Any]) -> tuple[str, ...]:

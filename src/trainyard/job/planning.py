@@ -24,7 +24,7 @@ from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.tracing.conversions import HALF
 from trainyard.progress import Progress, no_progress
-from trainyard.reading import listed
+from trainyard.reading import count_text, listed
 from trainyard.reading.arguments import WrongValueError, name_list, require_type
 from trainyard.shown import ShownOnPage
 from trainyard.user_file import is_file
@@ -57,7 +57,7 @@ class Infeasible:
 
 
 class PlanComparison(ShownOnPage, tuple[Planned | Infeasible, ...]):
-    """What `compare` found, in the order of the strategies: plans, and those that have none.
+    """The results of `compare`, in the order of the strategies: a plan each, or why there is none.
 
     Attributes
     ----------
@@ -116,9 +116,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
             return build(spec, rows)
     model = load_model_file(Path(spec))
     if rows is not None:
-        raise WrongValueError(
-            f"{spec} gives its own batch; change its rows there, and leave the {rows} rows out"
-        )
+        raise WrongValueError(f"{spec} gives its own batch; change its rows there, and leave rows={rows} out")
     return replace(model, name=spec)
 
 
@@ -247,7 +245,7 @@ def _note_of_lengths(simulation: Simulation) -> str:
     """Describe the sizes to which batches are padded; empty where all have one length."""
     if not simulation.by_length:
         return ""
-    each = "; ".join(f"{size}: {found.brief}" for size, found in simulation.by_length.items())
+    each = "; ".join(f"{size}: {found.time_and_memory_text}" for size, found in simulation.by_length.items())
     return f"A batch is padded to the smallest length that holds it, and runs by the plan of the largest. {each}."
 
 
@@ -297,7 +295,7 @@ def simulate_task(
     place = cluster_of(cluster or plan.place or plan.cluster)
     if plan.num_ranks > place.num_devices:
         raise PlanError(
-            f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
+            f"the plan needs {count_text(plan.num_ranks, 'device')}; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
     return make_setting(task, place, progress).simulate_lengths(plan)

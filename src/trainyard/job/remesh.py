@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.plan import PIPELINE, Mesh, Plan, PlanError, Stage
+from trainyard.job.plan import PIPELINE, Mesh, Plan, PlanError, Stage, microbatches_text
 from trainyard.job.schedules import make_schedule
 from trainyard.job.setting import Setting
 from trainyard.program.program import Program
+from trainyard.reading import count_text
 
 DATA, TENSOR = "data", "tensor"
 
@@ -43,8 +44,8 @@ def with_mesh(
     share = num_microbatches * data
     if task.num_rows % share:
         raise PlanError(
-            f"a batch of {task.num_rows} rows cannot be cut into {num_microbatches} microbatches on {data} "
-            f"data-parallel ranks; rows must be a multiple of {share}"
+            f"a batch of {count_text(task.num_rows, 'row')} cannot be cut into {microbatches_text(num_microbatches)} on "
+            f"{count_text(data, 'data-parallel rank')}; rows must be a multiple of {share}"
         )
     program = task.program(task.num_rows // num_microbatches)
     schedule = schedule if pipeline * num_stages_per_rank > 1 else "one_f_one_b"
@@ -113,7 +114,8 @@ def microbatches_at_most(setting: Setting, plan: Plan, limit: int) -> int:
     data = plan.mesh.size(DATA)
     if rows % data:
         raise PlanError(
-            f"a batch of {rows} rows does not divide over {data} data-parallel ranks; use a multiple of {data} rows"
+            f"a batch of {count_text(rows, 'row')} does not divide over {data} data-parallel ranks; use a multiple of "
+            f"{data} rows"
         )
     own = rows // data
     if not setting.task.splits:
@@ -153,7 +155,8 @@ def microbatch_program(setting: Setting, num_microbatches: int, data: int) -> Pr
     rows = setting.task.num_rows
     if num_microbatches < 1 or rows % (num_microbatches * data):
         raise PlanError(
-            f"a batch of {rows} rows cannot be cut into {num_microbatches} microbatches on {data} data-parallel "
-            f"ranks; use a number that divides {rows // data if rows % data == 0 else rows}"
+            f"a batch of {count_text(rows, 'row')} cannot be cut into {microbatches_text(num_microbatches)} on "
+            f"{count_text(data, 'data-parallel rank')}; use a number that divides "
+            f"{rows // data if rows % data == 0 else rows}"
         )
     return setting.task.program(rows // num_microbatches)

@@ -41,7 +41,7 @@ PASSES: tuple[Kind, ...] = ("F", "B", "I", "W")
 NO_MICROBATCH = -1
 
 MOST_ACTIONS = 2**18
-"""Of all ranks. Published schedules have at most about 130,000; checking so many takes some seconds."""
+"""Most actions of all ranks together. Published schedules have at most about 130,000; to check so many takes seconds."""
 
 _ACTION = re.compile(r"(\d{1,9})(?:([FBIW])(\d{1,9})|U)", re.ASCII)
 _HEADER = re.compile(r"(\S+) stages=(\d{1,9}) microbatches=(\d{1,9})", re.ASCII)

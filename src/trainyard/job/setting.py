@@ -68,7 +68,7 @@ class TaskLike(Protocol):
 
     @property
     def shorter(self) -> Mapping[int, TaskLike]:
-        """The task on batches of each smaller size of the model's lengths, by size."""
+        """Tasks on batches of each size of the model's lengths but the largest, by size."""
 
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows, on all ranks together.
@@ -253,7 +253,7 @@ class Setting(ABC):
 
 
 Strategy = Callable[[Setting, Plan], Plan]
-"""From a setting and the plan so far to a plan; a pure function. Strategies compose left to right."""
+"""A pure function from a setting and the plan so far to a plan. Strategies compose left to right."""
 
 
 def first_plan(setting: Setting) -> Plan:

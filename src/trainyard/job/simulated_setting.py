@@ -16,9 +16,9 @@ from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
-from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.other_length import lower_at_length
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.plan import Plan
 from trainyard.job.setting import RunnerUp, Setting
@@ -70,7 +70,7 @@ class SimulatedSetting(Setting):
         return simulation
 
     def simulate_lengths(self, plan: Plan) -> Simulation:
-        """The same, with a simulation of each size of the model's lengths.
+        """Simulate a plan as `simulate` does, and each size of the model's lengths beside it.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class SimulatedSetting(Setting):
             return longest
         lowered = lower(self.task.program(rows), plan, self.task.optimizer)
         found = {
-            size: self._simulate(lower_alike(lowered, task.program(rows), size))
+            size: self._simulate(lower_at_length(lowered, task.program(rows), size))
             for size, task in self.task.shorter.items()
         }
         return replace(longest, by_length={**found, lengths.largest: longest})

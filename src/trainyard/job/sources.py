@@ -1,12 +1,12 @@
-"""Where a run's model and data come from: a name of the zoo, or the user's Python file."""
+"""The model, data and evaluation of a run, by a name of the zoo or from the user's Python file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from trainyard.job.run.step.data_source import LazyData, as_data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
-from trainyard.user_file import is_file, loaded_file
-from trainyard.zoo import build, load_model_file
+from trainyard.user_file import is_file
+from trainyard.zoo import build
+from trainyard.zoo.user import FileFunction, file_function
 
 if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
@@ -51,30 +52,19 @@ class FileData:
     path: str
 
     def batch(self, step: int) -> Mapping[str, Tensor]:
-        """The tensors of a step by path."""
-        function = _function(self.path, "data")
-        if function is None:
-            raise DataError(f"{self.path} has no function `data(step)`")
-        return by_path(function(step))
-
-
-def _function(path: str, name: str) -> Callable[..., Any] | None:
-    """A function of a file; the file is run if it was not yet."""
-    if loaded_file(path) is None:
-        load_model_file(path)
-    found = getattr(loaded_file(path), name, None)
-    return found if callable(found) else None
+        """Return the tensors of a step by path."""
+        return by_path(FileFunction(self.path, "data")(step))
 
 
 def model_source(spec: str, num_rows: int) -> ModelSource:
-    """A function that builds the model in any process."""
+    """Return a function that builds the model in any process."""
     if is_file(spec):
         return partial(load_model, str(Path(spec).resolve()))
     return partial(build, spec, num_rows)
 
 
 def loaded(spec: str, num_rows: int, seed: int) -> Model:
-    """A model to plan for: one of the zoo takes no memory; one of a file is loaded after the run's seed."""
+    """Load a model to plan for: one of the zoo takes no memory; one of a file is loaded after the run's seed."""
     found = file_model(spec, seed)
     if found is not None:
         return found
@@ -83,7 +73,7 @@ def loaded(spec: str, num_rows: int, seed: int) -> Model:
 
 
 def file_model(spec: str, seed: int) -> Model | None:
-    """The model of a Python file, loaded as the processes that train load it, after the run's seed; None of a name."""
+    """Load the model of a Python file after the run's seed, as processes that train do; None if ``spec`` is a name."""
     if not is_file(spec):
         return None
     torch.manual_seed(seed)
@@ -91,7 +81,7 @@ def file_model(spec: str, seed: int) -> Model | None:
 
 
 def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | None:
-    """The data of a Python file, found to be a function of the step; None if the file has none.
+    """Return the data of a Python file, which depend on the step alone; None if the file has none.
 
     Parameters
     ----------
@@ -114,8 +104,8 @@ def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | Non
 
 
 def file_evaluation(spec: str, every: int) -> Evaluation | None:
-    """The evaluation that ``evaluation()`` of a Python file returns, or on the held-out set that it returns; None if the
-    file has none.
+    """Return the evaluation, or that on the held-out set, which ``evaluation()`` of a Python file returns; None if the
+    file has no such function.
 
     Raises
     ------
@@ -123,8 +113,9 @@ def file_evaluation(spec: str, every: int) -> Evaluation | None:
         If it is asked for and there is none.
     """
     path = str(Path(spec).resolve())
-    if is_file(spec) and _function(path, "evaluation") is not None:
-        return Evaluation(partial(_held_out, path), every)
+    function = file_function(path, "evaluation") if is_file(spec) else None
+    if function is not None:
+        return Evaluation(function, every)
     if every:
         raise ValueError(
             f"--evaluate-every {every}: {spec} has no function evaluation(); write one in the model's Python file, which "
@@ -133,38 +124,27 @@ def file_evaluation(spec: str, every: int) -> Evaluation | None:
     return None
 
 
-def _held_out(path: str) -> Any:
-    """What ``evaluation()`` of a Python file returns."""
-    function = _function(path, "evaluation")
-    if function is None:
-        raise DataError(f"{path} has no function `evaluation()`")
-    return function()
-
-
 def data_function(path: str) -> str | None:
-    """The name of the function of a Python file that returns its data; None if there is none.
+    """Return the name of the function of a Python file that returns its data; None if there is none.
 
     Raises
     ------
     DataError
         If there are several.
     """
-    names = [name for name in DATA_FUNCTIONS if _function(path, name) is not None]
+    names = [name for name in DATA_FUNCTIONS if file_function(path, name) is not None]
     if len(names) > 1:
         raise DataError(f"{path} has {' and '.join(names)}; keep one: each returns what is trained on")
     return next(iter(names), None)
 
 
 def _made(path: str, name: str, num_rows: int, seed: int) -> Data:
-    """The data that a function of a Python file returns a data set or a loader of."""
-    function = _function(path, name)
-    if function is None:
-        raise DataError(f"{path} has no function `{name}()`")
-    return as_data(function(), num_rows, seed)
+    """Return the data of the data set or loader that a function of a Python file returns."""
+    return as_data(FileFunction(path, name)(), num_rows, seed)
 
 
 def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:
-    """Data to train a model on, and what it is, in words.
+    """Return the data to train a model on, and its origin in words.
 
     A file's ``own``, or its example batch; for a model of the zoo see `example_data`.
     """

@@ -20,6 +20,7 @@ from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.program import Program
+from trainyard.reading import count_text
 from trainyard.reading.arguments import WrongValueError
 
 
@@ -86,14 +87,14 @@ class Task:
             if self.statistics == "microbatch":
                 return replace(capture(self.model, num_rows, dtype, share=1 / count), is_separate=True)
             raise PlanError(
-                f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Microbatches "
-                "could train something else than the whole batch. Use one microbatch, whose rows may be "
+                f"{self.model.name} cannot be trained in {count} microbatches of {count_text(num_rows, 'row')}: {error}. "
+                "Microbatches could train something else than the whole batch. Use one microbatch, whose rows may be "
                 "divided over ranks, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
 
     @cached_property
     def shorter(self) -> Mapping[int, Task]:
-        """The task on batches of each smaller size of the model's lengths, by size."""
+        """Tasks on batches of each size of the model's lengths but the largest, by size."""
         lengths = self.model.lengths
         sizes = () if lengths is None else lengths.sizes[:-1]
         return {size: replace(self, model=self.model.at_length(size), _programs={}) for size in sizes}

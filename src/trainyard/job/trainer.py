@@ -24,20 +24,20 @@ from trainyard.job.run.checkpoint.weights import load_weights
 from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
 from trainyard.job.run.processes.launchers import is_launched, join_launcher
-from trainyard.job.run.processes.rendezvous import agree_on
+from trainyard.job.run.processes.rendezvous import broadcast_text
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.train import Run
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
-from trainyard.reading.arguments import WrongTypeError, WrongValueError, require_type, type_text
+from trainyard.reading.arguments import WrongTypeError, WrongValueError, require_function, require_type
 
 __all__ = ["StopTraining", "Trainer"]
 
 
 class StopTraining(Exception):  # noqa: N818 -- it is no error
-    """Ends a training as if its steps were done; raised by a callback."""
+    """Ends a training after the present step, as if its steps were done; raised by a callback."""
 
 
 class Trainer:
@@ -48,8 +48,8 @@ class Trainer:
     >>> for step in Trainer(model, data, steps=100):  # doctest: +SKIP
     ...     print(step.step, step.losses)
 
-    The processes of the run go on while the body of the loop works. When the loop is left, the run ends after the step
-    that they do, with a checkpoint if there is a folder of checkpoints. The module of a `Model` has its trained values
+    The next step begins when all callbacks and the body of the loop are done. When the loop is left, the run ends after
+    that step, with a checkpoint if there is a folder of checkpoints. The module of a `Model` has its trained values
     after the run in either case.
 
     Parameters
@@ -64,7 +64,7 @@ class Trainer:
     plan : made before; then nothing is planned.
     strategies, dtype : as `plan` takes them.
     evaluate : on a held-out set: an `Evaluation`, or its data alone, which is then evaluated after the last step.
-    callbacks : each is called with the `StepMetrics` of every step. `StopTraining` ends the run.
+    callbacks : each is called with the `StepMetrics` of every step. `StopTraining` ends the run after that step.
     checkpoint : folder of checkpoints.
     init_from : weights to begin with: `InitFrom`, or what that takes.
     options : further fields of `TrainConfig`, such as ``seed``, ``resume``, ``early_stop``, ``keep_best``.
@@ -138,7 +138,7 @@ class Trainer:
             return self._given_plan
         join_launcher()
         if is_launched():
-            return parse_plan(agree_on("plan", lambda: self._best_plan().to_text()))
+            return parse_plan(broadcast_text("plan", lambda: self._best_plan().to_text()))
         return self._best_plan()
 
     def _best_plan(self) -> Plan:
@@ -177,17 +177,23 @@ class Trainer:
 
     def train(self) -> TrainResult:
         """Train to the last step, and return what the run came to; errors as of `trainyard.train`."""
-        for _ in self:
+        join_launcher()
+        # Under a launcher callbacks of rank 0 may end the run for all, and other ranks need not have any.
+        for _ in self._steps(waits_for_caller=bool(self._callbacks) or is_launched()):
             pass
         assert self.result is not None
         return self.result
 
     def __iter__(self) -> Generator[StepMetrics]:
         """Train, and yield every step; see `Run.steps`. A checkpoint of the trainer's own is continued."""
+        return self._steps(waits_for_caller=True)
+
+    def _steps(self, waits_for_caller: bool) -> Generator[StepMetrics]:
         is_stopped = False
         if self.result is not None and self.result.checkpoint is not None:
             self.config = replace(self.config, resume=True)
-        run = Run(self._model, self.plan, self._data, self.config, module=self._built.module)
+        module, waits = self._built.module, waits_for_caller
+        run = Run(self._model, self.plan, self._data, self.config, module=module, waits_for_caller=waits)
         steps, self._run = run.steps(), run
         try:
             for step in steps:
@@ -258,12 +264,10 @@ def _check_arguments(
 
 
 def _functions(callbacks: Any) -> tuple[Callable[[StepMetrics], None], ...]:
-    functions = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    if not isinstance(callbacks, Iterable) or not all(map(callable, functions)):
-        wrong = next((each for each in functions if not callable(each)), callbacks)
-        raise WrongTypeError(
-            f"callbacks has {type_text(wrong)}; allowed is a list of functions, such as [print]"
-        )
+    require_type("callbacks", callbacks, Iterable, "a list of functions, such as [print]")
+    functions = tuple(callbacks)
+    for each in functions:
+        require_function("an entry of callbacks", each)
     return functions
 
 

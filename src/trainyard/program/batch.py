@@ -64,7 +64,7 @@ def whole_paths(batch: Any, whole: Collection[str]) -> frozenset[str]:
 
 
 def entry_paths(paths: Iterable[str], name: str) -> list[str]:
-    """Those of a batch's paths that an entry has by its name: of a container, all that it holds."""
+    """Return the paths of an entry of a batch, by its name; a container has those of all that it holds."""
     entry = name if name.startswith(f"{ROOT}.") else f"{ROOT}.{name}"
     return [path for path in paths if path == entry or path.startswith(f"{entry}.")]
 

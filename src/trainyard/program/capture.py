@@ -45,6 +45,7 @@ from trainyard.program.tracing.reached import (
 from trainyard.program.tracing.running import Given, Watch, running
 from trainyard.program.tracing.simplify import simplify
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.reading.arguments import require_type
 
 __all__ = ["CaptureError", "capture"]
 
@@ -72,7 +73,10 @@ def capture(
         from which its second step computes something else than its first (see `trainyard.program.hidden_state`); if a
         parameter that plain PyTorch would train has no gradient in the graph; or if the batch is not a pytree of tensors
         with one number of rows.
+    WrongTypeError
+        If an argument is of another type.
     """
+    _check_arguments(model, num_rows, dtype)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's
     # graph does not depend on what was captured before it, every capture begins without.
@@ -116,7 +120,7 @@ def program_of(
     trained: Set[str],
     dtype: torch.dtype,
 ) -> Program:
-    """What was traced, simplified, and with what its inputs and ops are called.
+    """Make the program of a traced graph: simplify it, and name its inputs and ops.
 
     Parameters
     ----------
@@ -139,9 +143,15 @@ def program_of(
     return Program(model.name, graph, held, inputs, outputs, given.rows)
 
 
+def _check_arguments(model: object, num_rows: object, dtype: object) -> None:
+    require_type("model", model, Model, "a Model, such as Model(name, module, loss, batch)")
+    require_type("num_rows", num_rows, (int, type(None)), "a whole number, or None")
+    require_type("dtype", dtype, torch.dtype, "a type of PyTorch, such as torch.float32")
+
+
 @contextmanager
 def capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
-    """What holds while a model's code runs; what stops it is told with the line."""
+    """Run a model's code in a precision and as a compiler does; name the line at which it stops."""
     with ExitStack() as stack:
         stack.enter_context(refused_with_a_line(name))
         stack.enter_context(computed_in(dtype))

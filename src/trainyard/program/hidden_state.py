@@ -86,7 +86,7 @@ def refuse_hidden_state(model: Model, given: Given, repeats: Repeats) -> None:
 def _step(
     model: Model, given: Given, repeats: Repeats, values: _Values, held: Held
 ) -> tuple[list[Any], str | None]:
-    """What a step computes, and a parameter that it writes to."""
+    """Return the results of a step, and a parameter that it writes to."""
     buffers = {name: torch.empty_like(buffer) for name, buffer in given.buffers.items()}
     state = {**given.params, **buffers}
     batch = {str(i): leaf for i, leaf in enumerate(pytree.tree_leaves(given.batch))}
@@ -158,7 +158,7 @@ class _Values(OpObserver):
         return tuple(self._tensor(leaf) if isinstance(leaf, Tensor) else frozen(leaf) for leaf in leaves)
 
     def first_line_behind(self, second: Sequence[Any], first: Sequence[Any]) -> str:
-        """Where the second step computed the first value that makes its results differ; "" if none is new."""
+        """Return the line at which the second step computed the first value that differs; "" if none is new."""
         left = [value[0] for value, other in zip(second, first, strict=False) if value != other]
         behind: set[int] = set()
         while left:
@@ -207,7 +207,7 @@ def _written_to(op: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
 
 
 def _content(tensor: Tensor) -> Any:
-    """What a tensor that the model was not given holds, where that can be read."""
+    """Return the content of a tensor that the model was not given, if it can be read."""
     if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return "constant", storage_id(tensor)
     storage = tensor.untyped_storage()

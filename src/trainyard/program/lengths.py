@@ -1,4 +1,4 @@
-"""Lengths: the sizes to which batches of varying length are padded, so that each size is captured once."""
+"""Lengths: sizes to which batches of varying length are padded, so that each size is captured once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LengthError", "Lengths"]
 
 
 class LengthError(TrainyardError, ValueError):
-    """A batch that has no length, several, or one that is too large; the message names the entry."""
+    """A batch that has no length, several lengths, or one that is too large; the message names the entry."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Lengths:
         return f"{', '.join(map(str, self.sizes))} (filled up: {values})"
 
     def _entries(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, float]]:
-        """The dimension and the pad value of each padded tensor, by path."""
+        """Return the dimension and the pad value of each padded tensor, by path."""
         found = {}
         for name, value in self.pad.items():
             dim = self.dim if isinstance(self.dim, int) else self.dim.get(name, 1)
@@ -105,7 +105,7 @@ class Lengths:
         return length
 
     def size_for(self, length: int) -> int:
-        """The smallest size that holds a length."""
+        """Return the smallest size that holds a length."""
         return next(size for size in self.sizes if size >= length)
 
     def padded(self, tensors: Mapping[str, Tensor], size: int) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ def _check_value(path: str, tensor: Tensor, value: float) -> None:
 
 
 def _holds(dtype: torch.dtype, value: object) -> bool:
-    """Whether a tensor of a type can hold a value as it is."""
+    """Return whether a tensor of a type can hold a value as it is."""
     if not isinstance(value, int | float):
         return False
     if dtype.is_floating_point or dtype.is_complex:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainyard.program.lengths import Lengths
-from trainyard.reading.arguments import require_type
+from trainyard.reading.arguments import name_list, require_field_types, require_function, require_type
 from trainyard.shown import Shown
 
 _LENGTHS = 'Lengths, such as Lengths((64, 128), pad={"input_ids": 0, "labels": -100})'
@@ -34,6 +34,13 @@ class Model(Shown):
     lengths : sizes to which batches of varying length are padded; None if all batches have one shape. The example batch
         is filled up to the largest, for which the run is planned; the same plan is applied to the others.
 
+    Raises
+    ------
+    WrongTypeError
+        If an attribute is of another type.
+    LengthError
+        If the example batch does not go with ``lengths``.
+
     References
     ----------
     See ``trainyard.zoo`` for ready ones.
@@ -47,11 +54,15 @@ class Model(Shown):
     lengths: Lengths | None = None
 
     def __post_init__(self) -> None:
+        require_field_types(self)
+        require_type("module", self.module, nn.Module, "a torch.nn.Module")
+        require_function("loss", self.loss)
+        object.__setattr__(self, "whole", name_list("whole", self.whole))
         if self.lengths is not None:
             require_type("lengths", self.lengths, Lengths, _LENGTHS)
             object.__setattr__(self, "batch", self.lengths.example(self.batch, self.lengths.largest))
 
     def at_length(self, size: int) -> Model:
-        """Return the model with an example batch of one of its lengths, the only one."""
+        """Return the model for batches of one of its lengths, with an example batch of that length."""
         assert self.lengths is not None
         return replace(self, batch=self.lengths.example(self.batch, size), lengths=None)

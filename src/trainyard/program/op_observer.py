@@ -33,7 +33,7 @@ _NOT_THE_MODEL = (str(Path(__file__).parent), "<", contextlib.__file__)
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Where the values of a tensor lie: equal for views of one another."""
+    """Return a key of the memory of a tensor, equal for views of one another."""
     # Within vmap and the like, ops see what is in a tensor, and nothing is known of it here. Sparse ones have no storage.
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.layout != torch.strided:
         return id(tensor)

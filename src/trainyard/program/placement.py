@@ -1,4 +1,4 @@
-"""How a tensor lies on the ranks of one mesh axis."""
+"""Placements of a tensor on the ranks of one mesh axis."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parse_placement(text: str) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class OpChoice:
-    """How one op runs along a mesh axis: ``S1 S0 -> P``, a product whose ranks hold terms of the result.
+    """The placements of one op along a mesh axis: ``S1 S0 -> P``, a product whose ranks hold terms of the result.
 
     Attributes
     ----------

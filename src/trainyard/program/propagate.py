@@ -237,7 +237,7 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
 
 
 def _settle_given(wanted: Mapping[str, Placement], result: Assignment) -> None:
-    """Of ops whose choice is given, only what is said of them by their address is wanted."""
+    """Want of an op whose choice is given only the placement at its address."""
     for node, (_, moved_to) in result.given.items():
         placed = wanted.get(address(node))
         if None not in (placed, moved_to) and placed != moved_to:
@@ -252,7 +252,7 @@ def _settle_given(wanted: Mapping[str, Placement], result: Assignment) -> None:
 
 
 def _check_taken(getitem: fx.Node, result: Assignment) -> None:
-    """What is said of one of several results must be what its op makes."""
+    """Check that a choice for one of several results is what its op makes."""
     made, (said, _) = result.made[getitem], result.given.get(getitem, (None, None))
     if said is not None and (said.operands, said.results) != ((), made):
         raise ChoiceError(
@@ -262,7 +262,7 @@ def _check_taken(getitem: fx.Node, result: Assignment) -> None:
 
 
 def _draw_with_rows(program: Program, result: Assignment) -> None:
-    """Where the rows of the batch are cut, random numbers are drawn for a rank's own rows only."""
+    """Draw random numbers for a rank's own rows only, where the rows of the batch are cut."""
     batch = [program.nodes[i.node] for i in program.inputs if i.kind == "batch"]
     if Shard(0) not in [result.wanted.get((node, 0)) for node in batch]:
         return
@@ -273,7 +273,7 @@ def _draw_with_rows(program: Program, result: Assignment) -> None:
 
 
 def _push_back(program: Program, result: Assignment) -> None:
-    """What is wanted of a gradient is wanted of the op that computes it, through views and sums."""
+    """Pass the wanted placement of a gradient to the op that computes it, through views and sums."""
     for node in reversed(program.graph.nodes):
         placement = result.wanted.get((node, 0))
         if placement is None or node.meta.get("phase") != "backward" or node in result.given:

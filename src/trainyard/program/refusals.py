@@ -1,4 +1,4 @@
-"""What cannot be trained as PyTorch trains it, and what to write in its place."""
+"""Refusals of models that cannot be trained as PyTorch trains them, with what to write instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN_INSTEAD = {
     "quantized tensor": "keep what x.dequantize() gives",
     "DTensor": "keep what x.full_tensor() gives; the plan divides it",
 }
-"""What to write in place of tensors that are no plain ones, by kind."""
+"""Advice for tensors that are no plain ones, by kind."""
 
 _TRAINED = (torch.float32, torch.bfloat16)
 _DIVIDES_ITSELF = {

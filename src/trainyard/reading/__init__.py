@@ -3,7 +3,7 @@
 What is refused is refused before work is done for it, and the error says where, what was given, and what is allowed.
 """
 
-from trainyard.reading.errors import ReadingError, at_line, listed, raised_as, shortened, shown
+from trainyard.reading.errors import ReadingError, at_line, count_text, listed, raised_as, shortened, shown
 from trainyard.reading.json_text import parse_json, unique_keys
 from trainyard.reading.plain import open_plain, plain_beginning
 from trainyard.reading.section import Items, Section
@@ -16,6 +16,7 @@ __all__ = [
     "Section",
     "at_line",
     "check_text",
+    "count_text",
     "listed",
     "open_plain",
     "parse_json",

@@ -17,6 +17,7 @@ __all__ = [
     "joined_names",
     "name_list",
     "require_field_types",
+    "require_function",
     "require_type",
     "type_text",
 ]
@@ -81,6 +82,19 @@ def require_type(name: str, given: object, allowed: type | tuple[type, ...], adv
     """
     if not isinstance(given, allowed):
         raise WrongTypeError(f"{name} is {type_text(given)}; allowed is {advice}")
+
+
+def require_function(name: str, given: object, *, may_be_none: bool = False) -> None:
+    """Refuse an argument that is no function.
+
+    Raises
+    ------
+    WrongTypeError
+        If the argument cannot be called.
+    """
+    if not callable(given) and not (may_be_none and given is None):
+        allowed = "a function or None" if may_be_none else "a function"
+        raise WrongTypeError(f"{name} is {type_text(given)}; allowed is {allowed}")
 
 
 def name_list(name: str, given: Any) -> tuple[str, ...]:

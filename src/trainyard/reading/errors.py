@@ -21,7 +21,7 @@ class ReadingError(TrainyardError, ValueError):
 
 
 def at_line(source: str | Path, line: int, said: str) -> ReadingError:
-    """What to raise about a line; lines count from 1."""
+    """Return the error about a line; lines count from 1."""
     return ReadingError(f"{source}, line {line}: {said}")
 
 
@@ -40,6 +40,11 @@ def listed(names: Iterable[str]) -> str:
     each = [name if len(name) <= _SHORT.maxstring else shown(name) for name in names]
     more = f" and {len(each) - _MOST_LISTED} more" if len(each) > _MOST_LISTED else ""
     return ", ".join(each[:_MOST_LISTED]) + more
+
+
+def count_text(num: int, what: str) -> str:
+    """Write a number of things: ``1 request``, ``2,000 requests``."""
+    return f"{num:,} {what}" if num == 1 else f"{num:,} {what}s"
 
 
 @contextmanager

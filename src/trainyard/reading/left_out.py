@@ -51,7 +51,7 @@ class Reason:
 
     @property
     def where(self) -> str:
-        """Where the first ones stand, and what is wrong with the first one; "" where that is not noted."""
+        """The places of the first rows, and the fault of the first one; "" if they are not noted."""
         if not self.places:
             return ""
         more = self.places[1:] + ["..."] * (self.count > len(self.places))
@@ -144,7 +144,7 @@ class LeftOut:
         return reason
 
     def lines(self) -> tuple[str, ...]:
-        """What a person reads: how many of how many rows, a line for each reason, and remarks."""
+        """Return lines for a person: how many of how many rows, a line for each reason, and remarks."""
         if not self._reasons:
             return tuple(self.remarks)
         first = f"left out: {self.num_left_out:,} of {self.num_rows:,} rows"
@@ -152,7 +152,7 @@ class LeftOut:
 
     @property
     def warning(self) -> str:
-        """What to say where many rows cannot be read; "" where it is not so."""
+        """A warning that many rows cannot be read; "" if few or none are."""
         if self.num_faults <= _TOLERATED_SHARE * self.num_rows:
             return ""
         return (

@@ -76,7 +76,7 @@ class Section(dict[str, Any]):
         return ", ".join(part for part in parts if part)
 
     def error(self, key: str, allowed: str) -> ReadingError:
-        """What to raise about a field."""
+        """Return the error about a field."""
         if key not in self:
             return ReadingError(f"{self.place(key)} is missing; allowed is {allowed}")
         return ReadingError(f"{self.place(key)}: got {shown(self[key])}, allowed is {allowed}")

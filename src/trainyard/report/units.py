@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from trainyard.reading import count_text
+
 __all__ = [
     "bytes_text",
     "count_text",
@@ -27,11 +29,6 @@ def seconds_text(seconds: float) -> str:
         if seconds * per_s >= 1.0 or unit == "µs":
             return f"{_three_digits(seconds * per_s)} {unit}"
     raise AssertionError
-
-
-def count_text(num: int, what: str) -> str:
-    """A number of things: ``1 request``, ``2,000 requests``."""
-    return f"{num:,} {what}" if num == 1 else f"{num:,} {what}s"
 
 
 def bytes_text(num_bytes: float) -> str:

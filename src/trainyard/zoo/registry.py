@@ -31,7 +31,7 @@ from trainyard.zoo.vgg import VGGConfig
 
 @dataclass(frozen=True)
 class Entry:
-    """How to build one model of the zoo.
+    """One model of the zoo.
 
     Attributes
     ----------

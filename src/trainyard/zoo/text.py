@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainyard.program.random.dropout_op import stream_key
+from trainyard.reading import count_text
 from trainyard.reading.arguments import WrongValueError
 
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -66,7 +67,7 @@ class TextBatches:
     def __post_init__(self) -> None:
         if len(self.tokens) <= self.context:
             raise WrongValueError(
-                f"a text of {len(self.tokens)} tokens has no piece of context + 1 = {self.context + 1}; "
+                f"a text of {count_text(len(self.tokens), 'token')} has no piece of context + 1 = {self.context + 1}; "
                 "give a longer text or a shorter context"
             )
 
@@ -86,7 +87,7 @@ class TextBatches:
         count = self.rows - first_row if num_rows is None else num_rows
         if not 0 <= first_row <= first_row + count <= self.rows:
             raise WrongValueError(
-                f"rows {first_row} to {first_row + count - 1} of a batch of {self.rows} rows"
+                f"rows {first_row} to {first_row + count - 1} of a batch of {count_text(self.rows, 'row')}"
             )
         choices = len(self.tokens) - self.context
         starts = [stream_key(self.seed, step, first_row + i) % choices for i in range(count)]

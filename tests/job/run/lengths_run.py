@@ -110,10 +110,11 @@ def trained(
     task = Task(model(kind, lengths))
     config = TrainConfig(steps, **{"optimizer": OPTIMIZER, **options})
     work = WorkerInput(task.model, plan(task, **how), as_data(data, ROWS), config)
-    said: list[Any] = []
     found: dict[str, Tensor] = {}
-    train_rank(
-        *(work, prepare(work, task), rank, torch.device("cpu"), said.append, config.resume),
-        take_trained=lambda tensors: found.update((n, t.clone()) for n, t in tensors),
-    )
+    said: list[Any] = [
+        *train_rank(
+            *(work, prepare(work, task), rank, torch.device("cpu"), config.resume),
+            take_trained=lambda tensors: found.update((n, t.clone()) for n, t in tensors),
+        )
+    ]
     return {name.partition("/")[2]: value for name, value in found.items()}, said[1:]

@@ -12,8 +12,8 @@ import torch
 from lengths_run import LENGTHS, OF_STEPS, PADDED, ROWS, Counting, Net
 from torch import Tensor, nn
 
-from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import lower
+from trainyard.job.lower.other_length import lower_at_length
 from trainyard.job.plan import PlanError
 from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import CheckpointError
@@ -83,11 +83,8 @@ def test_a_skipped_step_of_one_length_leaves_buffers_for_the_others() -> None:
     seen: dict[str, Tensor] = {}
     config = TrainConfig(3, lengths_run.OPTIMIZER, on_nonfinite="skip")
     work = WorkerInput(whole, lengths_run.plan(task), FunctionData(data), config)
-    said: list[Any] = []
-    train_rank(
-        *(work, prepare(work, task), 0, torch.device("cpu"), said.append, False),
-        take_trained=seen.update,
-    )
+    arguments = (work, prepare(work, task), 0, torch.device("cpu"), False)
+    said: list[Any] = [*train_rank(*arguments, take_trained=seen.update)]
     assert [step.skipped for step in said[1:]] == [False, True, False]
     assert seen["buffer/seen"].item() == ROWS * (OF_STEPS[0] + OF_STEPS[2])
 
@@ -160,7 +157,7 @@ def test_a_model_that_trains_other_parameters_at_another_length_is_refused() -> 
     task = Task(lengths_run.model(OnlyLong))
     lowered = lower(task.program(ROWS), lengths_run.plan(task))
     with pytest.raises(PlanError, match="cannot be applied at length 4: ranks would keep other parameters"):
-        lower_alike(lowered, task.shorter[4].program(ROWS), 4)
+        lower_at_length(lowered, task.shorter[4].program(ROWS), 4)
 
 
 def test_a_plan_that_cannot_cut_a_shorter_batch_is_refused_with_its_length() -> None:

@@ -110,7 +110,7 @@ def test_without_a_folder_nothing_is_saved_and_that_is_said() -> None:
             on_note=said.append,
         )
     assert said == [
-        "nothing of the 1 steps that were done is saved: give a checkpoint folder, where an interrupted run is saved"
+        "1 step done, and nothing is saved: give a checkpoint folder, where an interrupted run is saved"
     ]
 
 

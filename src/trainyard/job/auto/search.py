@@ -20,6 +20,7 @@ from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Trial, Trials, failed_text
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
+from trainyard.reading import count_text
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
@@ -153,8 +154,9 @@ def _divides_nowhere(setting: Setting, estimates: Estimates) -> str:
     num_devices = setting.cluster.num_devices
     return " ".join(
         (
-            f"{setting.task.model.name} has no plan on {setting.cluster.name}: a batch of {setting.task.num_rows} rows "
-            f"divides over none of the meshes of {num_devices} devices; use a batch that is a multiple of {num_devices}.",
+            f"{setting.task.model.name} has no plan on {setting.cluster.name}: a batch of "
+            f"{count_text(setting.task.num_rows, 'row')} divides over none of the meshes of {num_devices} devices; use a "
+            f"batch that is a multiple of {num_devices}.",
             *estimates.left_out,
         )
     )

@@ -51,9 +51,9 @@ class _Gradients:
         self.stages = {name: frozenset({b.stage}) for name, b in buckets.items()}
         # The last gradients of an action are on their way when it ends, except where they are shared by stages.
         alone = {name for name, b in buckets.items() if b.reduced and b.is_of_one_action}
-        self.sharded = {name for name, b in buckets.items() if b.gradients_shared}
-        self.started = alone - self.sharded
-        self.reduced: set[str] = set()
+        # Accumulation has reduced these, and no op on gradients may come before its end.
+        self.reduced = {name for name, b in buckets.items() if b.gradients_shared}
+        self.started = alone - self.reduced
         self.once: list[Any] = []
 
     def run(self, node: fx.Node) -> None:
@@ -77,7 +77,6 @@ class _Gradients:
             if node.target is ops.finish_accumulation:
                 self._need(node, node.args[0] == tuple(self.buckets), "is not of all gradients of the rank")
             self.once.append(node.target)
-            self.reduced |= self.sharded if node.target is ops.finish_accumulation else set()
 
     def finish(self) -> None:
         """After the last op."""

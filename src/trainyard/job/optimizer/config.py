@@ -228,7 +228,7 @@ class OptimizerConfig:
 
     @property
     def optimizer_moments(self) -> tuple[str, ...]:
-        """Those of `moments` that PyTorch's optimizer keeps."""
+        """Names of the tensors in `moments` that PyTorch's optimizer keeps."""
         if self.make is not None:
             names = [name for name, _ in self.known_traits.tensors]
             return tuple(f"{OWN_STATE}{name}" for name in names) if self.divides else ()

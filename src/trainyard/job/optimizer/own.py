@@ -14,11 +14,11 @@ from trainyard.job.optimizer.config import OptimizerFactory, name_of
 from trainyard.reading import listed
 from trainyard.reading.arguments import WrongTypeError
 
-__all__ = ["GROUP", "Optimizers", "OwnOptimizerError", "Piece", "make_optimizer"]
+__all__ = ["GROUP", "OptimizerError", "Optimizers", "Piece", "make_optimizer"]
 
 
-class OwnOptimizerError(TrainyardError, ValueError):
-    """An optimizer that cannot be used here; the message has its name, and says why and what to do."""
+class OptimizerError(TrainyardError, ValueError):
+    """An optimizer of the user that cannot be used; the message has its name, and says why and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Optimizers:
         return [group for member in self.members for group in member.param_groups]
 
     def state_of(self, tensor: Tensor) -> dict[str, Any]:
-        """What they keep of a tensor; empty before the first step."""
+        """Return the state that the optimizers keep for a tensor; empty before the first step."""
         found: dict[str, Any] = next((m.state[tensor] for m in self.members if tensor in m.state), {})
         return found
 
@@ -130,7 +130,7 @@ def make_optimizer(
     ------
     WrongTypeError
         If the function returns no optimizer.
-    OwnOptimizerError
+    OptimizerError
         If the optimizers have not all parameters, or one twice.
     """
     dtype = next((piece.tensor.dtype for own in pieces.values() for piece in own), torch.float32)
@@ -163,12 +163,12 @@ def make_optimizer(
 def _check_all_are_in_a_group(optimizers: Optimizers, named: Sequence[tuple[str, Tensor]]) -> None:
     known = [id(p) for group in optimizers.param_groups for p in group["params"]]
     if left := [path for path, p in named if id(p) not in known]:
-        raise OwnOptimizerError(
+        raise OptimizerError(
             f"{optimizers.name} has no group with {left[0]}, which is trained ({len(left)} such parameters); put all "
             "params into groups, or set requires_grad=False in the model"
         )
     if twice := [path for path, p in named if known.count(id(p)) > 1]:
-        raise OwnOptimizerError(
+        raise OptimizerError(
             f"{optimizers.name} has {twice[0]} in several groups; put each parameter into one"
         )
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainyard.job.optimizer.config import OptimizerFactory
 from trainyard.job.optimizer.kept import Kept, kept_of
-from trainyard.job.optimizer.own import Optimizers, OwnOptimizerError, Piece, make_optimizer
+from trainyard.job.optimizer.own import OptimizerError, Optimizers, Piece, make_optimizer
 from trainyard.job.optimizer.traits import Scope, UpdateTraits
 
 __all__ = ["probe"]
@@ -28,7 +28,7 @@ Steps = dict[str, list[Tensor]]
 """A parameter before the first step and after each, flat, by path."""
 
 _MOST_ELEMENTS = 2**18
-"""Of a tensor of the probe; of a larger parameter it has a smaller shape."""
+"""Most elements of a tensor of the probe, which stands for a larger parameter by a smaller shape."""
 _ALIKE = 2
 """Parameters of one group and shape that are tried."""
 _GRADIENT_SIZES = (1.0, 30.0, 0.02, 5.0)
@@ -50,7 +50,7 @@ def probe(make: OptimizerFactory, shapes: Mapping[str, Shape]) -> UpdateTraits:
 
     Raises
     ------
-    OwnOptimizerError
+    OptimizerError
         If it cannot update here as in plain PyTorch; the message has its name, and says why and what to do.
     """
     return _Probe(make, shapes).traits()
@@ -71,11 +71,11 @@ class _Probe:
         try:
             dtype = torch.float64
             whole = self._steps(tried, tried, dtype)
-        except OwnOptimizerError:
+        except OptimizerError:
             dtype = torch.float32
             whole = self._steps(tried, tried, dtype)
         if not _same(whole, self._steps_of_parameters(tried, dtype), dtype):
-            raise OwnOptimizerError(
+            raise OptimizerError(
                 f"{name} does not update the tensors in its param_groups alone, so it cannot update parts of a flat "
                 "buffer; take an optimizer whose step() reads param_groups"
             )
@@ -100,7 +100,7 @@ class _Probe:
         return optimizer.name, groups
 
     def _kept(self, name: str, tried: Mapping[str, Shape]) -> Kept:
-        """What it keeps of each parameter that is tried, in float32."""
+        """Return the state that the optimizer keeps for each parameter that is tried, in float32."""
         values = {path: _values(path, shape, torch.float32) for path, shape in tried.items()}
         pieces = {path: (Piece(0, value.numel(), value),) for path, value in values.items()}
         optimizer = make_optimizer(self.make, self.shapes, pieces, _CPU)
@@ -148,11 +148,10 @@ def _values(path: str, shape: Shape, dtype: torch.dtype) -> Tensor:
 
 
 def _gradient(path: str, shape: Shape, step: int, dtype: torch.dtype) -> Tensor:
-    """A gradient whose elements are of very different sizes, those in front larger."""
+    """Return a gradient whose elements are of very different sizes."""
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()) + step + 1)
     normal, size = torch.randn((2, math.prod(shape)), generator=generator, dtype=torch.float64)
-    ramp = torch.linspace(1.0, -1.0, normal.numel(), dtype=torch.float64)
-    return torch.exp(size + ramp).mul(normal).mul(_GRADIENT_SIZES[step]).to(dtype).view(shape)
+    return torch.exp(size).mul(normal).mul(_GRADIENT_SIZES[step]).to(dtype).view(shape)
 
 
 def _pieces(value: Tensor, is_cut: bool) -> tuple[Piece, ...]:
@@ -178,7 +177,7 @@ def _run(optimizer: Optimizers, tried: Mapping[str, Shape], pieces: Mapping[str,
             for path, own in pieces.items():
                 found[path].append(_joined(own))
         if not torch.equal(before, torch.get_rng_state()):
-            raise OwnOptimizerError(
+            raise OptimizerError(
                 f"{optimizer.name} draws random numbers, which would not be the same on all ranks; take an optimizer "
                 "that draws none"
             )
@@ -193,7 +192,7 @@ def _stepped(optimizer: Optimizers) -> None:
     try:
         optimizer.step()
     except Exception as error:  # of the user's optimizer, which may raise anything
-        raise OwnOptimizerError(
+        raise OptimizerError(
             f"{optimizer.name}.step() failed on a CPU with tensors of the model's shapes: "
             f"{type(error).__name__}: {error}. Take an optimizer whose step() needs no arguments and runs on a CPU"
         ) from error

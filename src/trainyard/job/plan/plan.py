@@ -26,7 +26,7 @@ from trainyard.job.schedule import Schedule
 from trainyard.job.schedules import explain_versions, is_one_step, make_schedule
 from trainyard.program.patterns import in_words
 from trainyard.program.placement import OpChoice, Placement
-from trainyard.reading import listed
+from trainyard.reading import count_text, listed
 from trainyard.reading.limits import MOST_RANKS, MOST_ROWS
 from trainyard.shown import Shown
 
@@ -34,10 +34,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 Statistics = Literal["batch", "microbatch"]
 STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
 Fate = Literal["recompute"]
-"""What becomes of a tensor of the forward pass that the backward pass needs, if it is not kept."""
+"""Treatment of a tensor of the forward pass that the backward pass needs, and that is not kept."""
 FATES: tuple[Fate, ...] = get_args(Fate)
 NEEDED = ("model", "fingerprint", "cluster", "num_rows", "schedule", "stages")
-"""What the text form of every plan has."""
+"""Fields that the text form of every plan has."""
 
 _MEANING: dict[Statistics, str] = {
     "batch": "Same loss as one device.",
@@ -119,8 +119,9 @@ class Plan(Shown):
         share = self.num_microbatches * num_parts
         require(
             self.num_rows % share == 0,
-            f"a batch of {self.num_rows} rows cannot be cut into {self.num_microbatches} microbatches of {num_parts} "
-            f"parts; rows must be a multiple of {share}",
+            f"a batch of {count_text(self.num_rows, 'row')} cannot be cut into "
+            f"{microbatches_text(self.num_microbatches)} of {count_text(num_parts, 'part')}; rows must be a "
+            f"multiple of {share}",
         )
 
     def _check_stages(self) -> None:
@@ -259,8 +260,8 @@ class Plan(Shown):
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
             f"{self.model} on {self._ranks_text(where)}: {self.mesh_text}.",
-            f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
-            f"rows{own}, in {self.dtype}.",
+            f"{count_text(self.num_rows, 'row')} a step in {microbatches_text(self.num_microbatches)} of "
+            f"{count_text(self.rows_per_microbatch, 'row')}{own}, in {self.dtype}.",
         ]
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
@@ -298,7 +299,7 @@ class Plan(Shown):
         """Return the number of ranks as text; with the number of devices if the plan leaves some idle."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
-            return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"
+            return f"{count_text(self.num_ranks, 'rank')} of {where}"
         return f"{self.num_ranks} of the {known} devices of {where} ({known - self.num_ranks} idle)"
 
     def to_text(self) -> str:
@@ -378,4 +379,4 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
 
 def microbatches_text(count: int) -> str:
     """Text such as ``8 microbatches``."""
-    return "1 microbatch" if count == 1 else f"{count} microbatches"
+    return count_text(count, "microbatch").replace("batchs", "batches")

@@ -51,7 +51,7 @@ class _ByMetric:
         Raises
         ------
         WrongValueError
-            If it has not; the message lists the known ones.
+            If it has not; the message lists the metrics that it has.
         """
         if self.metric not in values:
             raise WrongValueError(

@@ -179,6 +179,8 @@ class WorkerInput:
     Attributes
     ----------
     returns_values : whether the caller has a module that gets the trained values.
+    waits_for_caller : whether a step begins only when the caller has looked at the one before, after which it may end
+        the run.
     """
 
     model: Model | ModelSource
@@ -186,6 +188,7 @@ class WorkerInput:
     data: Data
     config: TrainConfig
     returns_values: bool = False
+    waits_for_caller: bool = False
 
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""

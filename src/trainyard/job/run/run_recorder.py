@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +14,35 @@ from trainyard.job.run.data_waits import DataWaits
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest
+from trainyard.reading import count_text
+from trainyard.reading.arguments import require_function
 
-__all__ = ["RunRecorder"]
+__all__ = ["Callbacks", "RunRecorder"]
 
 T = TypeVar("T")
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions that a run calls in the calling process; see `train`.
+
+    Raises
+    ------
+    WrongTypeError
+        If one of them is no function.
+    """
+
+    on_step: Callable[[StepMetrics], None] = _ignore
+    on_restart: Callable[[Restart], None] = _ignore
+    on_note: Callable[[str], None] = _ignore
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            require_function(each.name, getattr(self, each.name))
 
 
 class RunRecorder:
@@ -30,12 +55,9 @@ class RunRecorder:
         self,
         config: TrainConfig,
         stop: StopRequest,
-        on_step: Callable[[StepMetrics], None],
-        on_restart: Callable[[Restart], None],
-        on_note: Callable[[str], None],
+        callbacks: Callbacks,
     ) -> None:
-        self.config, self.stop = config, stop
-        self._tell_step, self._tell_restart, self._tell_note = on_step, on_restart, on_note
+        self.config, self.stop, self._callbacks = config, stop, callbacks
         self.by_step: dict[int, StepMetrics] = {}
         self.restarts: list[Restart] = []
         self.notes: dict[str, None] = {}
@@ -70,7 +92,7 @@ class RunRecorder:
         self.tell_of_stop()
         for text in filter(None, (self.data_waits.note(metrics), metrics.note)):
             self.note(text)
-        self._tell(self._tell_step, metrics)
+        self._tell(self._callbacks.on_step, metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
         self.first = step if self.first is None else self.first
@@ -81,11 +103,11 @@ class RunRecorder:
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes[text] = None
-            self._tell(self._tell_note, text)
+            self._tell(self._callbacks.on_note, text)
 
     def on_restart(self, restart: Restart) -> None:
         self.restarts.append(restart)
-        self._tell(self._tell_restart, restart)
+        self._tell(self._callbacks.on_restart, restart)
 
     def tell_of_stop(self) -> None:
         """Note that a signal came, and what a second one does."""
@@ -119,8 +141,8 @@ class RunRecorder:
         except EndedBySignal:
             if self.config.checkpoint is None and self.by_step:
                 self.note(
-                    f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "
-                    "an interrupted run is saved"
+                    f"{count_text(len(self.by_step), 'step')} done, and nothing is saved: give a checkpoint folder, "
+                    "where an interrupted run is saved"
                 )
             raise
         if self.raised is not None:

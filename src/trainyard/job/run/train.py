@@ -26,7 +26,6 @@ from trainyard.job.run.checkpoint.saved import (
 from trainyard.job.run.checkpoint.weights import load_tensors, load_weights
 from trainyard.job.run.config import (
     ModelSource,
-    RankStep,
     Restart,
     StepMetrics,
     TrainConfig,
@@ -40,14 +39,16 @@ from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.step_reports import gathered
 from trainyard.job.run.processes.stopping import StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
-from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, rank_steps, set_up_device
+from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.job.run.processes.worker_group import trained_file
-from trainyard.job.run.run_recorder import RunRecorder
+from trainyard.job.run.run_recorder import Callbacks, RunRecorder
 from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
-from trainyard.reading.arguments import WrongTypeError, require_type, type_text
+from trainyard.reading.arguments import require_type
+
+_NO_CALLBACKS = Callbacks()
 
 
 def train(
@@ -104,18 +105,20 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
-    run = Run(model, plan, data, config, on_step, on_restart, on_note)
+    run = Run(model, plan, data, config, Callbacks(on_step, on_restart, on_note))
     for _ in run.steps():
         pass
     return run.result()
 
 
 class Run:
-    """A run whose steps the caller takes one after the other; arguments are those of `train`.
+    """A run whose steps the caller takes one after the other.
 
     Parameters
     ----------
+    model, plan, data, config, callbacks : see `train`.
     module : that gets the trained values; by default the module of a `Model` that is given.
+    waits_for_caller : whether a step begins only when the caller takes it. Only such a run may be left between steps.
 
     Attributes
     ----------
@@ -128,27 +131,24 @@ class Run:
         plan: Plan,
         data: Source,
         config: TrainConfig,
-        on_step: Callable[[StepMetrics], None] = lambda _: None,
-        on_restart: Callable[[Restart], None] = lambda _: None,
-        on_note: Callable[[str], None] = lambda _: None,
+        callbacks: Callbacks = _NO_CALLBACKS,
         module: nn.Module | None = None,
+        waits_for_caller: bool = False,
     ) -> None:
         _check_arguments(model, plan, config)
-        for name, function in (("on_step", on_step), ("on_restart", on_restart), ("on_note", on_note)):
-            if not callable(function):
-                raise WrongTypeError(f"{name} is {type_text(function)}; allowed is a function")
         self._model, self._plan, self._data, self._config = model, plan, data, config
         self._module = model.module if module is None and isinstance(model, Model) else module
+        self._waits_for_caller = waits_for_caller
         self.has_trained = False
         self._stop = StopRequest(is_launched())
-        self._recorder = RunRecorder(config, self._stop, on_step, on_restart, on_note)
+        self._recorder = RunRecorder(config, self._stop, callbacks)
 
     def steps(self) -> Generator[StepMetrics]:
         """Train, and yield every step when all ranks have done it; under a launcher in rank 0's process.
 
-        The processes go on while the caller looks at a step. If the caller closes the generator, as by leaving its loop,
-        the run ends after the step that its processes do, with a checkpoint in ``config.checkpoint`` if that is given.
-        The module has the values after the last step then, too.
+        If the caller closes the generator of a run that waits, as by leaving its loop, the run ends after the step that
+        was yielded last, with a checkpoint in ``config.checkpoint`` if that is given. The module has the values after
+        that step.
 
         Raises
         ------
@@ -159,8 +159,8 @@ class Run:
         join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
             data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
-            returns_values = self._module is not None
-            work = WorkerInput(self._model, self._plan, data, self._config, returns_values)
+            returns_values, waits = self._module is not None, self._waits_for_caller
+            work = WorkerInput(self._model, self._plan, data, self._config, returns_values, waits)
             try:
                 yield from _train(work, self._module, self._recorder, self._stop)
             except GeneratorExit:
@@ -263,7 +263,7 @@ def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | N
     """
     with _lock(work.config, launched.rank):
         check_resumable(work)
-        recorder = RunRecorder(work.config, StopRequest(), lambda _: None, lambda _: None, _print)
+        recorder = RunRecorder(work.config, StopRequest(), Callbacks(on_note=_print))
         for _ in _steps_under_launcher(work, None, recorder, launched, prepared):
             pass
         return recorder.result()
@@ -308,26 +308,24 @@ def _steps_under_launcher(
     if rank == 0 and work.config.log is not None:
         recorder.open(work.config.log)
 
-    def report(message: Ready | RankStep) -> None:
-        if isinstance(message, Ready):
-            recorder.on_ready(message.step, message.notes)
-        else:
-            reports = gathered(message, num_ranks, device)
-            if rank == 0:
-                recorder.on_step(combine(reports, work.plan.num_rows))
-            launched.stepped()
-
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     is_left = False
     try:
         take = None if module is None else partial(load_tensors, module)
-        for step in rank_steps(
-            work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
+        for message in train_rank(
+            work, prepared or prepare(work), rank, device, resume, recorder.stop.is_asked, take
         ):
+            if isinstance(message, Ready):
+                recorder.on_ready(message.step, message.notes)
+                continue
+            reports = gathered(message, num_ranks, device)
+            if rank == 0:
+                recorder.on_step(combine(reports, work.plan.num_rows))
+            launched.stepped()
             if rank == 0 and not is_left:
                 try:
-                    yield recorder.by_step[step]
+                    yield recorder.by_step[message.step]
                 except GeneratorExit:
                     is_left = True
                     recorder.stop.ask()

@@ -146,8 +146,8 @@ class Simulation(ShownOnPage):
         return self.plan.num_rows / self.step_s
 
     @property
-    def brief(self) -> str:
-        """Step time and peak memory of a device, in a few words."""
+    def time_and_memory_text(self) -> str:
+        """Step time and peak memory of a device, as text."""
         return f"{_seconds(self.step_s)} a step, {size_text(self.peak_memory_bytes)}"
 
     def explain(self) -> str:

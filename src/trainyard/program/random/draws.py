@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 class Source(Protocol):
-    """Where numbers come from."""
+    """A source of random numbers."""
 
     def numbers(
         self, shape: Sequence[int], distribution: Distribution, dtype: torch.dtype, device: Any

@@ -95,7 +95,7 @@ def _replaceable(seen: Recorder, own: Mapping[str, Sequence[Tensor | None]]) -> 
 
 
 def _most_alike(calls: Mapping[str, Transcript]) -> dict[str, Transcript]:
-    """Of the calls on something that has a gradient, as the batch has none, as many as there are that do the same."""
+    """Return the largest group of calls that do the same, of calls on something that has a gradient."""
     groups: list[dict[str, Transcript]] = []
     for path, call in calls.items():
         if not any(t.requires_grad for t in call.call.given):

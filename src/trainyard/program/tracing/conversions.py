@@ -57,7 +57,7 @@ def _is_conversion(node: Any) -> bool:
 
 
 def _narrow(node: Any) -> fx.Node | None:
-    """What a node is a conversion to float32 of, if that has 16 bits."""
+    """Return the operand of a conversion from 16 bits to float32; None for any other node."""
     if not _is_conversion(node) or node.meta["val"].dtype != torch.float32:
         return None
     source: fx.Node = node.args[0]

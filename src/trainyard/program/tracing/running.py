@@ -24,7 +24,7 @@ from trainyard.program.tracing.replaced_ops import ReplacedOps
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of draws.
+    """Inputs of a captured step: fake parameters and buffers, a batch of these ``rows``, the counter of draws.
 
     Attributes
     ----------
@@ -52,14 +52,14 @@ Held = Sequence[tuple[Any, Any]]
 """Containers, and copies of what they hold."""
 
 Watch = Callable[[PositionalDraws], AbstractContextManager[Any]]
-"""What a module runs within, given the random numbers that are on."""
+"""A context in which a module runs, made of the random numbers that are on."""
 
 
 @contextmanager
 def running(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
 ) -> Iterator[PositionalDraws]:
-    """As `stepping`, and the module is afterwards what it was."""
+    """Run a module as `stepping` does, and undo afterwards what its code set on it."""
     with untouched(module) as held, stepping(module, state, rng, rows, held, watch) as mode:
         yield mode
 
@@ -128,7 +128,7 @@ def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor], held: Held
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[Held]:
-    """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone.
+    """Undo what a module's code sets on it, such as tensors that it remembers, or puts into its lists.
 
     So it is with objects that the module holds. Classes, globals and what functions close over keep what they get.
     Yields the containers in it, and what they hold.

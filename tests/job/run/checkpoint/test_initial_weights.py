@@ -98,7 +98,7 @@ def test_a_run_begins_with_them() -> None:
     assert torch.equal(prepared.held["layers.0.weight"], other_weights()["layers.0.weight"])
     said: list[Any] = []
     work = WorkerInput(one_rank.model(), known.plan, FunctionData(one_rank.batch), config)
-    train_rank(work, prepared, 0, torch.device("cpu"), said.append, resume=False)
+    said += train_rank(work, prepared, 0, torch.device("cpu"), resume=False)
     ready, step = said
     assert ready.notes == (
         f"initial weights: {len(other_weights())} of {len(other_weights())} tensors are loaded",

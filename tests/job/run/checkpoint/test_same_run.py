@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.job.run.checkpoint.same_run import ModelIdentity, check_model, identity_of
+from trainyard.job.run.checkpoint.same_run import ModelIdentity, check_model, model_identity
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.train import train
 from trainyard.job.task import Task
@@ -48,7 +48,7 @@ def heads(count: int) -> Model:
 
 def identity(model: Model) -> ModelIdentity:
     task = Task(model)
-    return identity_of(task)
+    return model_identity(task)
 
 
 def check(there: ModelIdentity, here: ModelIdentity) -> None:

@@ -16,6 +16,7 @@ from trainyard.job.run.checkpoint.weights import load_weights, read_weights
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import WeightsError
 from trainyard.job.run.export.hugging_face import export_hugging_face
+from trainyard.job.run.export.weight_files import read_state_dict
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
@@ -87,13 +88,13 @@ def _built(of_class, config):
 def test_from_pretrained_loads_what_was_trained(make, tmp_path):
     first = _logits(make())
     trained = _trained(make(), tmp_path / "run")
-    files = export_hugging_face(tmp_path / "run", tmp_path / "out", most_shard_bytes=10_000)
+    files = export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out", most_shard_bytes=10_000)
     assert len(files) > 1
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert torch.equal(_logits(found), _logits(trained))
     assert (_logits(found) - first).abs().max() > 1e-2
     assert "model.safetensors.index.json" in {each.name for each in (tmp_path / "out").iterdir()}
-    export_hugging_face(tmp_path / "run", tmp_path / "average", ema=True)
+    export_hugging_face(read_state_dict(tmp_path / "run", ema=True), tmp_path / "average")
     load_weights(trained, read_weights(tmp_path / "run", ema=True))
     average = AutoModelForCausalLM.from_pretrained(tmp_path / "average").eval()
     assert torch.equal(_logits(average), _logits(trained))
@@ -109,9 +110,9 @@ def test_a_configuration_can_be_given(tmp_path):
     with pytest.raises(
         WeightsError, match=r"is no model of transformers, and wraps none.* give --config FOLDER"
     ):
-        export_hugging_face(checkpoint, tmp_path / "out")
+        export_hugging_face(read_state_dict(checkpoint), tmp_path / "out")
     GPT2.save_pretrained(tmp_path / "config")
-    (file,) = export_hugging_face(checkpoint, tmp_path / "out", tmp_path / "config")
+    (file,) = export_hugging_face(read_state_dict(checkpoint), tmp_path / "out", tmp_path / "config")
     assert "lm_head.weight" not in load_file(file)  # tied
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert torch.equal(_logits(found), _logits(trained))
@@ -131,14 +132,14 @@ def test_another_configuration_is_refused(case, tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.json").write_text(json.dumps(GPT2.to_dict() | change))
     with pytest.raises(WeightsError, match=message):
-        export_hugging_face(tmp_path / "run", tmp_path / "out", tmp_path / "config")
+        export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out", tmp_path / "config")
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_beside_the_language_model_are_refused(tmp_path):
     _trained(Wrapped(_built(GPT2LMHeadModel, GPT2), beside=True), tmp_path / "run", 1)
     with pytest.raises(WeightsError, match="has scale beside its model of transformers"):
-        export_hugging_face(tmp_path / "run", tmp_path / "out")
+        export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out")
 
 
 def test_weights_that_only_transformers_ties_are_refused(tmp_path):
@@ -146,4 +147,4 @@ def test_weights_that_only_transformers_ties_are_refused(tmp_path):
     _trained(module, tmp_path / "run", 1)
     LlamaConfig(**LLAMA.to_dict() | {"tie_word_embeddings": True}).save_pretrained(tmp_path / "config")
     with pytest.raises(WeightsError, match=r"ties lm_head.weight to another weight, and they differ"):
-        export_hugging_face(tmp_path / "run", tmp_path / "out", tmp_path / "config")
+        export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out", tmp_path / "config")

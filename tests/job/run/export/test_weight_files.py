@@ -11,7 +11,7 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.weights import load_weights, read_weights
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import WeightsError
-from trainyard.job.run.export.weight_files import export_safetensors, export_state_dict
+from trainyard.job.run.export.weight_files import export_safetensors, export_state_dict, read_state_dict
 from trainyard.job.task import Task
 
 
@@ -25,7 +25,7 @@ def _check(module, state):
 
 def test_safetensors_have_all_of_a_state_dict(tmp_path):
     model, folder = whole_module.trained(tmp_path / "run")
-    (file,) = export_safetensors(folder, tmp_path / "out")
+    (file,) = export_safetensors(read_state_dict(folder), tmp_path / "out")
     assert file == tmp_path / "out" / "model.safetensors"
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["model.safetensors"]
     _check(model.module, load_file(file))
@@ -33,7 +33,7 @@ def test_safetensors_have_all_of_a_state_dict(tmp_path):
 
 def test_a_state_dict_is_one_file_with_tied_weights_once(tmp_path):
     model, folder = whole_module.trained(tmp_path / "run")
-    file = export_state_dict(folder, tmp_path / "out" / "x.pt")
+    file = export_state_dict(read_state_dict(folder), tmp_path / "out" / "x.pt")
     state = torch.load(file, weights_only=True)
     assert state["tokens.weight"].data_ptr() == state["head.weight"].data_ptr()
     _check(model.module, state)
@@ -41,11 +41,14 @@ def test_a_state_dict_is_one_file_with_tied_weights_once(tmp_path):
 
 def test_types_are_those_of_the_module(tmp_path):
     _, folder = whole_module.trained(tmp_path / "run", dtype=torch.bfloat16)
-    (file,) = export_safetensors(folder, tmp_path / "out")
+    (file,) = export_safetensors(read_state_dict(folder), tmp_path / "out")
     found = load_file(file)
     assert found["tokens.weight"].dtype == torch.bfloat16
     assert found["norm.num_batches_tracked"].dtype == torch.int64
-    assert torch.load(export_state_dict(folder, tmp_path / "x.pt"))["norm.weight"].dtype == torch.bfloat16
+    assert (
+        torch.load(export_state_dict(read_state_dict(folder), tmp_path / "x.pt"))["norm.weight"].dtype
+        == torch.bfloat16
+    )
 
 
 @pytest.mark.parametrize("write", [export_safetensors, export_state_dict])
@@ -55,7 +58,7 @@ def test_the_moving_average_is_written_in_place_of_the_weights(write, tmp_path):
     config = TrainConfig(2, optimizer, checkpoint=tmp_path / "run", checkpoint_every=1)
     whole_module.train_here(own, whole_module.plan(Task(own)), whole_module.DATA, config)
     first, second = whole_module.expected(1), whole_module.expected(2)
-    written = write(tmp_path / "run", tmp_path / "out", ema=True)
+    written = write(read_state_dict(tmp_path / "run", ema=True), tmp_path / "out")
     state = load_file(written[0]) if isinstance(written, list) else torch.load(written)
     assert state.keys() == second.keys()
     for name in state:
@@ -67,15 +70,15 @@ def test_the_moving_average_is_written_in_place_of_the_weights(write, tmp_path):
 def test_a_moving_average_that_is_not_there_is_refused(tmp_path):
     _, folder = whole_module.trained(tmp_path / "run")
     with pytest.raises(WeightsError, match=r"step-00000003 has no moving average; train with ema_decay"):
-        export_safetensors(folder, tmp_path / "out", ema=True)
-    file = export_state_dict(folder, tmp_path / "x.pt")
+        export_safetensors(read_state_dict(folder, ema=True), tmp_path / "out")
+    file = export_state_dict(read_state_dict(folder), tmp_path / "x.pt")
     with pytest.raises(WeightsError, match=r"x\.pt is no checkpoint of Trainyard, which keeps the moving"):
         read_weights(file, ema=True)
 
 
 def test_large_weights_are_in_several_files_with_an_index(tmp_path):
     model, folder = whole_module.trained(tmp_path / "run")
-    files = export_safetensors(folder, tmp_path / "out", most_shard_bytes=400)
+    files = export_safetensors(read_state_dict(folder), tmp_path / "out", most_shard_bytes=400)
     num = len(files)
     names = [f"model-0000{i}-of-0000{num}.safetensors" for i in range(1, num + 1)]
     assert num > 2
@@ -100,14 +103,14 @@ def test_what_exists_is_not_written_over_and_nothing_is_left_of_a_failure(tmp_pa
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     with pytest.raises(WeightsError, match=r"x.pt exists already; give another --output"):
-        export_state_dict(folder, tmp_path / "x.pt")
+        export_state_dict(read_state_dict(folder), tmp_path / "x.pt")
     with pytest.raises(WeightsError, match="out exists already"):
-        export_safetensors(folder, tmp_path / "out")
+        export_safetensors(read_state_dict(folder), tmp_path / "out")
     assert (tmp_path / "x.pt").read_text() == "mine"
 
     monkeypatch.setattr("trainyard.job.run.export.weight_files.save_file", _fail)
     with pytest.raises(OSError, match="full"):
-        export_safetensors(folder, tmp_path / "other")
+        export_safetensors(read_state_dict(folder), tmp_path / "other")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "run", "x.pt"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import plans
 import pytest
@@ -65,16 +64,9 @@ def _train(rank: int, unlike: str) -> list[float]:
         model = _with_constant(_built(0), 1.0 + other)
         program = Task(model).program(plan.rows_per_microbatch)
         work = replace(work, model=model, plan=replace(plan, fingerprint=program.fingerprint))
-    losses: list[float] = []
-
-    def report(message: Any) -> None:
-        if isinstance(message, RankStep):
-            losses.append(message.losses["loss:loss"])
-        else:
-            assert isinstance(message, Ready)
-
-    train_rank(work, prepare(work), rank, torch.device("cpu"), report, resume=False)
-    return losses
+    ready, *steps = train_rank(work, prepare(work), rank, torch.device("cpu"), resume=False)
+    assert isinstance(ready, Ready)
+    return [step.losses["loss:loss"] for step in steps if isinstance(step, RankStep)]
 
 
 @pytest.mark.parametrize(

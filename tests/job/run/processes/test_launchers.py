@@ -234,7 +234,7 @@ def test_the_command_line_plans_once_and_trains_on_all_ranks(launcher, tmp_path)
 
 ENDS_EARLY = """
 from trainyard.job.run.processes.launchers import join_launcher
-from trainyard.job.run.processes.rendezvous import agree_on, meet
+from trainyard.job.run.processes.rendezvous import broadcast_text, meet
 
 def make():
     raise SystemExit(3)
@@ -242,7 +242,7 @@ def make():
 join_launcher()
 meet()
 try:
-    agree_on("plan", make)
+    broadcast_text("plan", make)
 except Exception as error:
     print(type(error).__name__, error)
 """

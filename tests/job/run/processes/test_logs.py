@@ -16,7 +16,7 @@ from trainyard.job.run.checkpoint.quota import QuotaError, checkpoint_bytes
 from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.processes.logs import Metrics, cut, metrics_files
 from trainyard.job.run.processes.stopping import StopRequest
-from trainyard.job.run.run_recorder import RunRecorder
+from trainyard.job.run.run_recorder import Callbacks, RunRecorder
 from trainyard.job.run.train import train
 from trainyard.private import make_private, only_for_user, require_private, write_private
 from trainyard.reading import read_text
@@ -90,9 +90,7 @@ def test_a_full_disk_ends_no_training_and_lines_stay_whole(
     recorder = RunRecorder(
         plans.config(9, tmp_path, log=tmp_path),
         StopRequest(),
-        lambda _: None,
-        lambda _: None,
-        notes.append,
+        Callbacks(on_note=notes.append),
     )
     recorder.open(tmp_path)
     monkeypatch.setattr(os, "write", write)

@@ -126,7 +126,7 @@ def test_the_scale_changes_as_that_of_grad_scaler() -> None:
         parameter.grad = torch.tensor(1.0 if is_finite else torch.inf)
         theirs.step(optimizer)
         theirs.update()
-        ours.follow(is_finite)
+        ours.update(is_finite)
         assert (ours.value, float(ours.tensor)) == (theirs.get_scale(), theirs.get_scale()), step
     assert ours.num_finite == theirs._get_growth_tracker()
 
@@ -139,7 +139,7 @@ def test_a_resumed_run_goes_on_with_the_scale(tmp_path: Path) -> None:
         config = TrainConfig(steps, OPTIMIZER, folder, resume=resume)
         work = WorkerInput(task.model, plan, FunctionData(lambda step: _batch(step, TOO_LARGE)), config)
         said: list[Any] = []
-        train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
+        said += train_rank(work, prepare(work, task), 0, torch.device("cpu"), resume)
         return said[1:]
 
     whole = reports(STEPS, None)

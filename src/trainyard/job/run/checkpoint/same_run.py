@@ -17,7 +17,7 @@ from trainyard.program.program import tensor_of
 
 PARAMS, BUFFERS = "param", "buffer"
 FIELDS = {"param": PARAMS, "buffer": BUFFERS}
-"""Of a checkpoint, by the kind of an input of a program."""
+"""Names of a checkpoint's fields, by the kind of a program's input."""
 _MOST_NAMED = 4
 
 
@@ -37,8 +37,8 @@ class ModelIdentity:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def identity_of(task: Task) -> ModelIdentity:
-    """The identity of a model by its program on the whole batch, and by the lengths to which batches are padded."""
+def model_identity(task: Task) -> ModelIdentity:
+    """Return the identity of a model: its program on the whole batch, and the lengths to which batches are padded."""
     program, lengths = task.program(task.num_rows), task.model.lengths
     said = program.fingerprint if lengths is None else f"{program.fingerprint}, padded to {lengths}"
     shapes = {

@@ -13,10 +13,8 @@ from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from trainyard.job.run.checkpoint.module_record import read_module_record
-from trainyard.job.run.checkpoint.saved import read_run
 from trainyard.job.run.errors import WeightsError
-from trainyard.job.run.export.weight_files import MOST_SHARD_BYTES, new_path, state_dict_of
+from trainyard.job.run.export.weight_files import MOST_SHARD_BYTES, StateDict, new_path
 
 __all__ = ["export_hugging_face"]
 
@@ -24,11 +22,7 @@ _CONFIG = "config.json"
 
 
 def export_hugging_face(
-    checkpoint: Path,
-    folder: Path,
-    config: Path | None = None,
-    most_shard_bytes: int = MOST_SHARD_BYTES,
-    ema: bool = False,
+    state: StateDict, folder: Path, config: Path | None = None, most_shard_bytes: int = MOST_SHARD_BYTES
 ) -> list[Path]:
     """Write the model of transformers that a checkpoint's module is, or that it wraps.
 
@@ -36,11 +30,9 @@ def export_hugging_face(
 
     Parameters
     ----------
-    checkpoint : of any plan.
     folder : a new one.
     config : folder with the ``config.json`` of the model; by default the configuration in the checkpoint.
     most_shard_bytes : of a file of weights.
-    ema : write the moving average of each trained parameter in place of it.
 
     Returns
     -------
@@ -50,29 +42,21 @@ def export_hugging_face(
     Raises
     ------
     WeightsError
-        If the module is no model of transformers, has more weights than that, or others; if the folder exists; or if
-        there is no moving average.
-    CheckpointError
-        If the checkpoint is damaged.
+        If the module is no model of transformers, has more weights than that, or others; or the folder exists.
     """
-    weights, tensors = state_dict_of(checkpoint, ema)
-    recorded = read_module_record(read_run(weights.source), weights.source).transformers_config
-    if recorded is None and config is None:
+    if state.transformers_config is None and config is None:
         raise WeightsError(
-            f"the module of {weights.source} is no model of transformers, and wraps none, so there is no configuration "
+            f"the module of {state.source} is no model of transformers, and wraps none, so there is no configuration "
             f"for from_pretrained; give --config FOLDER with the {_CONFIG} of a model of the same weights, or export "
             "with --to safetensors"
         )
     with new_path(folder) as place:
         place.mkdir(parents=True)
         if config is None:
-            (place / _CONFIG).write_text(json.dumps(recorded))
+            (place / _CONFIG).write_text(json.dumps(state.transformers_config))
         model = _empty_model(config or place)
-        prefix = _prefix(list(model.state_dict()), tensors, weights.source)
-        state = {
-            name.removeprefix(prefix): weights[name].to(tensor.dtype) for name, tensor in tensors.items()
-        }
-        _load(model, state, weights.source)
+        prefix = _prefix(list(model.state_dict()), state, state.source)
+        _load(model, {name.removeprefix(prefix): value for name, value in state.items()}, state.source)
         model.save_pretrained(place, max_shard_size=most_shard_bytes)
         names = sorted(file.name for file in place.glob("*.safetensors"))
     return [folder / name for name in names]

@@ -14,22 +14,23 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trainyard.job.run.checkpoint.module_record import ModuleTensor, read_module_record
+from trainyard.job.run.checkpoint.module_record import ModuleRecord, ModuleTensor, read_module_record
 from trainyard.job.run.checkpoint.saved import read_run
 from trainyard.job.run.checkpoint.weights import Weights, read_weights
 from trainyard.job.run.errors import WeightsError
 
 __all__ = [
     "MOST_SHARD_BYTES",
+    "StateDict",
     "export_safetensors",
     "export_state_dict",
     "new_path",
-    "state_dict_of",
+    "read_state_dict",
     "write_safetensors",
 ]
 
 MOST_SHARD_BYTES = 5 * 10**9
-"""Of a file of weights, unless something else is asked for."""
+"""Most bytes of a file of weights, unless something else is asked for."""
 _FILE, _SHARD, _INDEX = (
     "model.safetensors",
     "model-{:05d}-of-{:05d}.safetensors",
@@ -37,17 +38,59 @@ _FILE, _SHARD, _INDEX = (
 )
 
 
-def export_safetensors(
-    checkpoint: Path, folder: Path, most_shard_bytes: int = MOST_SHARD_BYTES, ema: bool = False
-) -> list[Path]:
-    """Write the state dict of a checkpoint's module as safetensors, tied weights by each of their names.
+class StateDict(Mapping[str, Tensor]):
+    """The state dict of a checkpoint's module; each tensor is read when it is asked for, in its own type.
+
+    Attributes
+    ----------
+    source : the checkpoint.
+    tensors : descriptions of the entries by name.
+    transformers_config : configuration of the module's model of transformers; None if it is none.
+    """
+
+    def __init__(self, weights: Weights, record: ModuleRecord) -> None:
+        self.source, self._weights = weights.source, weights
+        self.tensors = {name: each for name, each in record.tensors.items() if each.is_persistent}
+        self.transformers_config = record.transformers_config
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name].to(self.tensors[name].dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def read_state_dict(checkpoint: Path, ema: bool = False) -> StateDict:
+    """Read the state dict of a checkpoint's module.
 
     Parameters
     ----------
     checkpoint : of any plan.
+    ema : read the moving average of each trained parameter in place of it.
+
+    Raises
+    ------
+    WeightsError
+        If there is no moving average.
+    CheckpointError
+        If the checkpoint is damaged.
+    """
+    weights = read_weights(checkpoint, ema)
+    return StateDict(weights, read_module_record(read_run(weights.source), weights.source))
+
+
+def export_safetensors(
+    state: StateDict, folder: Path, most_shard_bytes: int = MOST_SHARD_BYTES
+) -> list[Path]:
+    """Write a state dict as safetensors, tied weights by each of their names.
+
+    Parameters
+    ----------
     folder : a new one.
     most_shard_bytes : of a file; more weights are in several files with an index, as Hugging Face has them.
-    ema : write the moving average of each trained parameter in place of it.
 
     Returns
     -------
@@ -57,50 +100,33 @@ def export_safetensors(
     Raises
     ------
     WeightsError
-        If the folder exists, or there is no moving average.
-    CheckpointError
-        If the checkpoint is damaged.
+        If the folder exists.
     """
-    weights, tensors = state_dict_of(checkpoint, ema)
     with new_path(folder) as place:
         place.mkdir(parents=True)
-        sizes = {name: _num_bytes(tensor) for name, tensor in tensors.items()}
-        names = write_safetensors(
-            place, sizes, lambda name: weights[name].to(tensors[name].dtype), most_shard_bytes
-        )
+        sizes = {name: _num_bytes(tensor) for name, tensor in state.tensors.items()}
+        names = write_safetensors(place, sizes, state.__getitem__, most_shard_bytes)
     return [folder / name for name in names]
 
 
-def export_state_dict(checkpoint: Path, file: Path, ema: bool = False) -> Path:
-    """Write the state dict of a checkpoint's module with ``torch.save``; tied weights are stored once.
+def export_state_dict(state: StateDict, file: Path) -> Path:
+    """Write a state dict with ``torch.save``; tied weights are stored once.
 
     Parameters
     ----------
-    checkpoint : of any plan.
     file : a new one.
-    ema : write the moving average of each trained parameter in place of it.
 
     Raises
     ------
     WeightsError
-        If the file exists, or there is no moving average.
-    CheckpointError
-        If the checkpoint is damaged.
+        If the file exists.
     """
-    weights, tensors = state_dict_of(checkpoint, ema)
-    first_names = {tensor.key: name for name, tensor in reversed(tensors.items())}
-    stored = {key: weights[name].to(tensors[name].dtype) for key, name in first_names.items()}
+    first_names = {tensor.key: name for name, tensor in reversed(state.tensors.items())}
+    stored = {key: state[name] for key, name in first_names.items()}
     with new_path(file) as place:
         place.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({name: stored[tensor.key] for name, tensor in tensors.items()}, place)
+        torch.save({name: stored[tensor.key] for name, tensor in state.tensors.items()}, place)
     return file
-
-
-def state_dict_of(checkpoint: Path, ema: bool) -> tuple[Weights, dict[str, ModuleTensor]]:
-    """Return the weights of a checkpoint, and the entries of its module's state dict."""
-    weights = read_weights(checkpoint, ema)
-    record = read_module_record(read_run(weights.source), weights.source)
-    return weights, {name: each for name, each in record.tensors.items() if each.is_persistent}
 
 
 @contextmanager

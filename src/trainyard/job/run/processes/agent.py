@@ -32,6 +32,7 @@ from trainyard.job.run.processes.stopping import leave_signals_to_caller
 from trainyard.job.run.processes.worker import Prepared, prepare
 from trainyard.job.run.processes.worker_group import RankError, WorkerGroup
 from trainyard.processes import can_run_again
+from trainyard.reading import count_text
 
 _TAIL_LINES = 30
 
@@ -122,7 +123,7 @@ def _with_restarts(
 
 
 def _message(work: WorkerInput, failure: RankError, logs: Path, restarts: int) -> str:
-    after = f" after {restarts} restarts" if restarts else ""
+    after = f" after {count_text(restarts, 'restart')}" if restarts else ""
     folder = work.config.checkpoint
     steps = complete_steps(folder) if folder is not None else []
     if steps:

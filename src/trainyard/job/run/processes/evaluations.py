@@ -125,7 +125,7 @@ class Evaluations:
         return Sums(values, sum(each.num_rows for each in sums))
 
     def _evaluated(self, batches: Iterable[tuple[int, Any]], evaluation: Evaluation) -> Sums:
-        """Evaluate batches by the weights of the run as they are now."""
+        """Evaluate batches with the present weights of the run."""
         executor = self._executor
         model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
         return evaluate_batches(model, batches, evaluation, executor.device, executor.plan.dtype)

@@ -141,9 +141,8 @@ def _call(
         if num_ranks > 1:
             use_interface()
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
-        results.put(
-            (rank, True, pickle.dumps(function(rank, *args)))
-        )  # a queue's tensors end with their process
+        # As bytes: tensors that a queue sends end with their process.
+        results.put((rank, True, pickle.dumps(function(rank, *args))))
         if dist.is_initialized():
             with suppress(Exception):  # another has failed, and says so
                 dist.barrier()  # who leaves resets what others still read from it

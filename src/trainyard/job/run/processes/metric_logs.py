@@ -1,4 +1,4 @@
-"""Where the metrics of steps go beside ``metrics.jsonl``: a CSV file, TensorBoard, Weights & Biases."""
+"""Logs of metrics beside ``metrics.jsonl``: a CSV file, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 

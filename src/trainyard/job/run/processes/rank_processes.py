@@ -49,6 +49,11 @@ class RankProcesses:
         process.start()
         self._processes[rank] = process
 
+    @property
+    def look_s(self) -> float:
+        """Seconds from one look to the next."""
+        return self._heartbeats.look_s
+
     # In the process of a rank.
 
     def begin(self, rank: int) -> None:
@@ -76,7 +81,7 @@ class RankProcesses:
         The ranks that have ended, and the connections that can be read.
         """
         ends = {self._processes[rank].sentinel: rank for rank in running}
-        found = wait([*connections, *ends], self._heartbeats.look_s if limit_s is None else limit_s)
+        found = wait([*connections, *ends], self.look_s if limit_s is None else limit_s)
         return [ends[s] for s in found if isinstance(s, int)], [s for s in found if isinstance(s, Connection)]
 
     def exit_codes(self) -> dict[int, int | None]:
@@ -87,7 +92,7 @@ class RankProcesses:
         """Return whether to ask `problem` now; then not again for a while."""
         if time.monotonic() <= self._look_at_s:
             return False
-        self._look_at_s = time.monotonic() + self._heartbeats.look_s
+        self._look_at_s = time.monotonic() + self.look_s
         return True
 
     def problem(self, running: Iterable[int]) -> RankProblem | None:

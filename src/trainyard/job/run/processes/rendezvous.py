@@ -1,4 +1,4 @@
-"""Rendezvous: the store in which ranks that a launcher started find each other, and agree on a text."""
+"""Rendezvous: the store in which ranks that a launcher started find each other, and rank 0 gives a text to all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.distributed.constants import default_pg_timeout
 
 from trainyard.hardware.interface import is_loopback
 from trainyard.job.run.errors import FailedRunError
-from trainyard.job.run.processes.launchers import other_machine
+from trainyard.job.run.processes.launchers import is_launched, other_machine
 from trainyard.reading.arguments import WrongValueError
 
 _LONGEST_WORK = timedelta(hours=1)
-"""Time for which ranks wait for what rank 0 makes alone, such as a plan."""
+"""Longest time for which ranks wait for a text that rank 0 makes, such as a plan."""
 
 
 class LauncherError(FailedRunError):
@@ -37,8 +37,7 @@ def meet() -> None:
     WrongValueError
         If rank 0 cannot listen where they would meet.
     """
-    num_ranks = int(os.environ["WORLD_SIZE"])
-    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    num_ranks, store = int(os.environ["WORLD_SIZE"]), _store_of_environment()
     try:
         if store.add("met", 1) == num_ranks:
             store.set("all", "")
@@ -50,8 +49,10 @@ def meet() -> None:
         ) from error
 
 
-def agree_on(name: str, make: Callable[[], str]) -> str:
-    """Return a text that rank 0 makes and every rank of a launcher gets; all call this in the same order.
+def broadcast_text(name: str, make: Callable[[], str]) -> str:
+    """Give every rank of a launcher a text that rank 0 makes; without a launcher, make it.
+
+    All ranks call this in the same order.
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ def agree_on(name: str, make: Callable[[], str]) -> str:
     LauncherError
         If rank 0 ended before it made the text.
     """
-    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    if not is_launched():
+        return make()
+    store = _store_of_environment()
     try:
         if int(os.environ["RANK"]) == 0:
             store.set("text", made := make())
@@ -82,27 +85,27 @@ def _first_line(error: Exception) -> str:
 
 
 def _store_of_environment() -> Store:
+    """Return a part of the store, for one use."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return _meeting_store(rank, num_ranks, *address, several_machines=bool(other_machine()))
+    return launched_store(rank, num_ranks, None, several_machines=bool(other_machine()))
 
 
 @cache
 def _meeting_store(rank: int, num_ranks: int, host: str, port: int, *, several_machines: bool) -> Store:
-    """The store of a launcher's ranks, until this process ends."""
+    """Return the store of a launcher's ranks, which stays open until this process ends."""
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return _listening_store(host, port, num_ranks, several_machines)
     return TCPStore(host, port, num_ranks, is_master=False, timeout=default_pg_timeout)
 
 
 _uses: dict[int, count[int]] = {}
-"""Counters of the uses of stores in this process, by rank."""
+"""Number of uses of the store, by rank of this process; the same on all ranks, as they use it in the same order."""
 
 
 def _own_part(store: Store, rank: int) -> Store:
-    """The part of a store for one use; each start of an elastic launcher, and each use, has keys of its own.
+    """Return a part of a store, with keys of its own for each use and each start of an elastic launcher.
 
-    What stands under older keys would be taken for new.
+    Values under older keys would be taken for new ones.
     """
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     use = next(_uses.setdefault(rank, count()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from trainyard.job.run.processes.heartbeat import SuspensionDetector
 from trainyard.job.run.processes.logs import rank_log
 from trainyard.job.run.processes.rank_processes import how_it_ended
 from trainyard.job.run.processes.stopping import StopRequest
-from trainyard.job.run.processes.worker_group import AllReady, Watching, stop_file
+from trainyard.job.run.processes.worker_group import AllReady, StepSeen, Watching, stop_file
 from trainyard.private import make_private, opener
 from trainyard.processes import can_run_again, pickled, process_state
 from trainyard.reading.arguments import WrongTypeError
@@ -103,7 +103,7 @@ def supervise(
     with theirs:
         start(process)
     try:
-        yield from _listen(ours, process, watcher, logs, work.config.heartbeat_s, stop)
+        yield from _listen(ours, process, watcher, logs, work, stop)
     finally:
         # Closed, the pipe tells the process to stop its ranks and end.
         ours.close()
@@ -113,11 +113,11 @@ def supervise(
 
 
 def _listen(
-    pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float, stop: StopRequest
+    pipe: Any, process: Any, watcher: Watcher, logs: Path, work: WorkerInput, stop: StopRequest
 ) -> Generator[StepMetrics]:
-    is_left = False
+    is_left, group = False, 0
     # While the ranks are prepared nothing is heard; from then on, often.
-    suspended, num_heard = SuspensionDetector[str](heartbeat_s, _LOOK_S), 0
+    suspended, num_heard = SuspensionDetector[str](work.config.heartbeat_s, _LOOK_S), 0
     while True:
         watcher.on_look()
         if num_heard and not pipe.poll(_LOOK_S):
@@ -144,7 +144,11 @@ def _listen(
                 except GeneratorExit:
                     is_left = True
                     stop.ask()
+            if work.waits_for_caller:
+                with suppress(OSError):  # it was the last step
+                    pipe.send(StepSeen(group))
         elif isinstance(message, AllReady):
+            group = message.group
             watcher.on_ready(message.step, message.notes)
         elif isinstance(message, Restart):
             watcher.on_restart(message)

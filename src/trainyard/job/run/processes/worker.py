@@ -16,15 +16,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainyard.hardware.gpus import require_gpus
-from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.other_length import lower_at_length
 from trainyard.job.lower.verify import verify
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.initial_weights import initialized
 from trainyard.job.run.checkpoint.module_record import module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
-from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
+from trainyard.job.run.checkpoint.same_run import ModelIdentity, model_identity, settings_of
 from trainyard.job.run.checkpoint.saved import About, complete_steps, saved_steps
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
@@ -34,15 +34,15 @@ from trainyard.job.run.processes.agreement import (
     check_same_values,
     held_values,
 )
-from trainyard.job.run.processes.checked_options import check_options
 from trainyard.job.run.processes.evaluations import Evaluations
 from trainyard.job.run.processes.logs import profile_file
+from trainyard.job.run.processes.option_conflicts import check_options
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.run.step.lengths import SizedSteps, padded
 from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.padded_steps import PaddedSteps, padded
 from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.job.run.step.row_places import row_places
@@ -60,9 +60,6 @@ class Ready:
     rank: int
     step: int
     notes: tuple[str, ...]
-
-
-Report = Callable[[Ready | RankStep], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +128,11 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     if work.config.init_from is not None:
         values, loaded, note = initialized(values, model, work.config.init_from)
     _load_kernels(program, values)
-    identity = identity_of(task)
+    identity = model_identity(task)
     lowered = lower(program, plan, task.optimizer)
-    shorter = {size: lower_alike(lowered, each.program(rows), size) for size, each in task.shorter.items()}
+    shorter = {
+        size: lower_at_length(lowered, each.program(rows), size) for size, each in task.shorter.items()
+    }
     for each in (lowered, *shorter.values()):
         verify(each)
     held = {**held_values(model), **loaded, **program.constants}
@@ -162,19 +161,21 @@ def train_rank(
     prepared: Prepared,
     rank: int,
     device: torch.device,
-    report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
     take_trained: TakeTrained | None = None,
-) -> None:
+) -> Generator[Ready | RankStep]:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
     Parameters
     ----------
-    report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
-    is_to_stop : whether this rank was asked to end the run after the present step.
+    is_to_stop : whether this rank was asked to end the run after the present step; asked after each step but the last.
     take_trained : called on every rank at the end with the trained module's tensors.
+
+    Yields
+    ------
+    A message when the rank is ready, and one after every step.
 
     Raises
     ------
@@ -185,30 +186,14 @@ def train_rank(
     PlanError, InitialValueError, DataError
         If the ranks do not begin with the same.
     """
-    for _ in rank_steps(work, prepared, rank, device, report, resume, is_to_stop, take_trained):
-        pass
-
-
-def rank_steps(
-    work: WorkerInput,
-    prepared: Prepared,
-    rank: int,
-    device: torch.device,
-    report: Report,
-    resume: bool,
-    is_to_stop: Callable[[], bool] = lambda: False,
-    take_trained: TakeTrained | None = None,
-) -> Generator[int]:
-    """Train as `train_rank` does; yield the number of every step, once it is reported."""
     config = work.config
     executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
     first = 0 if about is None else about.step
-    steps = SizedSteps(executor, prepared.model.lengths, prepared.shorter)
+    steps = PaddedSteps(executor, prepared.model.lengths, prepared.shorter)
     reader = _open_data(work, executor, about, not notes, reads_all=prepared.model.lengths is not None)
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
-    note = "" if about is not None else prepared.note
-    notes += [note, reader.note, evaluations.stop_reason]
-    report(Ready(rank, first, tuple(filter(None, notes))))
+    notes += [prepared.note if about is None else "", reader.note, evaluations.stop_reason]
+    yield Ready(rank, first, tuple(filter(None, notes)))
     pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     with closing(reader):
         for step in () if evaluations.stop_reason else range(first, config.steps):
@@ -219,26 +204,40 @@ def rank_steps(
             if done.skipped and config.on_nonfinite == "stop" and not _is_overflow(done):
                 raise _stopped(done, work, checkpointer)
             done = evaluations.after(replace(done, checkpoint_s=checkpoint_s))
-            report(done)
-            yield step
+            yield done
             checkpoint_s = 0.0
             is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
-            last = is_over or _is_stopped(config, executor, is_to_stop)
-            due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
-            due = due or (config.keep_best is not None and bool(done.evaluation))
-            if checkpointer is not None and (due or last):
-                saves_s = time.perf_counter()
-                position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
-                checkpointer.save(step + 1, *position, evaluations.history)
-                checkpoint_s = time.perf_counter() - saves_s
+            last = is_over or _is_stopped(work, executor, is_to_stop)
+            if checkpointer is not None and (last or _is_checkpoint_due(config, done)):
+                checkpoint_s = _save(checkpointer, step + 1, reader, evaluations, rank)
             if last:
                 break
     if checkpointer is not None:
         checkpointer.wait()
+    _hand_over(executor, config, take_trained)
+
+
+def _hand_over(executor: Executor, config: TrainConfig, take_trained: TakeTrained | None) -> None:
+    """Write what a run recorded, and give the trained tensors to the caller."""
     if executor.recorder is not None and config.log is not None:
-        write_recorded(executor.recorder, profile_file(config.log, rank))
+        write_recorded(executor.recorder, profile_file(config.log, executor.groups.rank))
     if take_trained is not None:
         take_trained(whole_tensors(executor))
+
+
+def _save(
+    checkpointer: Checkpointer, step: int, reader: DataReader, evaluations: Evaluations, rank: int
+) -> float:
+    """Save a checkpoint; return the seconds for which the rank stood still."""
+    began_s = time.perf_counter()
+    position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
+    checkpointer.save(step, *position, evaluations.history)
+    return time.perf_counter() - began_s
+
+
+def _is_checkpoint_due(config: TrainConfig, done: RankStep) -> bool:
+    is_best = config.keep_best is not None and bool(done.evaluation)
+    return is_best or (config.checkpoint_every > 0 and (done.step + 1) % config.checkpoint_every == 0)
 
 
 def _begin(
@@ -320,8 +319,13 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
     )
 
 
-def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
+def _is_stopped(work: WorkerInput, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
     """Return whether the run is to end now; all ranks agree, though they look at different moments."""
+    config = work.config
+    if (
+        config.checkpoint is None and not work.waits_for_caller
+    ):  # nobody can ask: a signal ends such a run at once
+        return False
     is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())
     if executor.plan.num_ranks == 1:
         return is_asked
@@ -331,7 +335,7 @@ def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[]
 
 
 def _step(
-    executor: Executor, steps: SizedSteps, work: WorkerInput, reader: DataReader, step: int, began_s: float
+    executor: Executor, steps: PaddedSteps, work: WorkerInput, reader: DataReader, step: int, began_s: float
 ) -> RankStep:
     sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
     batch = reader.next()

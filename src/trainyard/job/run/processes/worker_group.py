@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,23 @@ class Watching:
 
 @dataclass(frozen=True)
 class AllReady:
-    """All ranks are about to train from a step; ``notes`` is what they have to say."""
+    """All ranks are about to train from a step; ``notes`` is what they have to say.
+
+    Attributes
+    ----------
+    group : number of the group of ranks: how often they were started again.
+    """
 
     step: int
     notes: tuple[str, ...]
+    group: int
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """The caller has looked at a step, so that the ranks of a group may begin the next one."""
+
+    group: int
 
 
 def stop_file(folder: Path) -> Path:
@@ -87,7 +100,7 @@ class WorkerGroup:
     pipe : to the caller of the run, for what is reported.
     folder : for the rendezvous.
     resume : whether to continue from a checkpoint.
-    num_restarts : how many groups there were before.
+    number : of the group: how many there were before.
     failed : why the one before ended, and when (``time.monotonic``).
     """
 
@@ -98,14 +111,14 @@ class WorkerGroup:
         pipe: Connection,
         folder: Path,
         logs: Path,
-        num_restarts: int,
+        number: int,
         resume: bool,
         failed: tuple[str, float] | None,
     ) -> None:
         self.work, self.prepared, self.pipe = work, prepared, pipe
-        self.resume, self.failed = resume, failed
+        self.number, self.resume, self.failed = number, resume, failed
         # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
-        self.store = folder / f"store-{num_restarts}"
+        self.store = folder / f"store-{number}"
         self.stop_file, self.trained_file = stop_file(folder), trained_file(folder)
         self.ranks, config = range(work.plan.num_ranks), work.config
         self.processes = RankProcesses(self.ranks, logs, config.heartbeat_s, config.stall_s)
@@ -137,8 +150,8 @@ class WorkerGroup:
         while running := self._running():
             ended, readable = self.processes.wait(running, [self.pipe, *self.pipes])
             if self.pipe in readable:
-                # Nothing is ever sent this way: the caller is gone.
-                raise SystemExit(1)
+                self._pass_on()
+                readable.remove(self.pipe)
             failures = self._take(readable)
             if failures or any(rank not in self.done for rank in ended):
                 raise self._cause(failures)
@@ -146,6 +159,17 @@ class WorkerGroup:
                 self.pipe.send(Watching())
                 if problem := self.processes.problem(self._running()):
                     raise RankError(problem.rank, problem.reason)
+
+    def _pass_on(self) -> None:
+        """Tell all ranks that the caller has looked at a step."""
+        try:
+            seen = self.pipe.recv()
+        except (EOFError, OSError):  # the caller is gone
+            raise SystemExit(1) from None
+        if seen.group == self.number:  # else the ranks that have done the step have ended
+            for pipe in self.pipes:
+                with suppress(OSError):  # the rank has ended, which is found by other means
+                    pipe.send(seen)
 
     def _running(self) -> list[int]:
         return [rank for rank in self.ranks if rank not in self.done]
@@ -186,7 +210,7 @@ class WorkerGroup:
         if self.failed is not None:
             reason, since = self.failed
             self.pipe.send(Restart(reason, message.step, time.monotonic() - since))
-        self.pipe.send(AllReady(message.step, notes))
+        self.pipe.send(AllReady(message.step, notes, self.number))
 
     def _cause(self, failures: list[_Failed]) -> Exception:
         """The rank that failed by itself: the others only lost their connection to it."""
@@ -228,15 +252,13 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
         other.close()
     group.processes.begin(rank)
     work, num_ranks = group.work, len(group.ranks)
-    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
-    begun = False
+    steps_seen, begun = threading.Semaphore(0), False
+    threading.Thread(target=_listen, args=(pipe, steps_seen), daemon=True).start()
 
-    def report(message: Ready | RankStep) -> None:
-        nonlocal begun
-        begun = True
-        pipe.send(message)
-        if isinstance(message, RankStep):
-            group.processes.stepped(rank)
+    def is_to_stop() -> bool:
+        while work.waits_for_caller and not steps_seen.acquire(timeout=group.processes.look_s):
+            group.processes.stepped(rank)  # the caller may take longer than a step may
+        return group.stop_file.exists()
 
     try:
         device = set_up_device(work.config, rank, num_ranks)
@@ -248,7 +270,11 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
             take = (
                 _take_trained(group, rank) if work.returns_values and work.config.checkpoint is None else None
             )
-            train_rank(work, prepared, rank, device, report, group.resume, group.stop_file.exists, take)
+            for message in train_rank(work, prepared, rank, device, group.resume, is_to_stop, take):
+                begun = True
+                pipe.send(message)
+                if isinstance(message, RankStep):
+                    group.processes.stepped(rank)
         pipe.send(_Done(rank))
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip()
@@ -272,7 +298,10 @@ def _is_final(error: Exception, begun: bool) -> bool:
     return (refuses or isinstance(error, NonFiniteError)) and type(error).__module__.startswith("trainyard.")
 
 
-def _end_with_parent(pipe: Connection) -> None:
-    """Nothing is ever sent to a worker: its pipe becomes readable when the run's own process is gone."""
-    wait([pipe])
+def _listen(pipe: Connection, steps_seen: threading.Semaphore) -> None:
+    """Count the steps at which the caller has looked; end when the run's own process is gone."""
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.recv()
+            steps_seen.release()
     os._exit(1)

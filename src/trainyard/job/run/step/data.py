@@ -19,6 +19,7 @@ from trainyard.errors import TrainyardError
 from trainyard.program.batch import ROOT, key_text
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
+from trainyard.reading import count_text
 from trainyard.zoo.text import TextBatches, standard_library
 
 
@@ -103,12 +104,12 @@ def example_data(model: Model, num_rows: int) -> tuple[Data, str]:
 
 
 def plain_batch(batch: Any) -> Any:
-    """A batch as a dictionary, where it is a mapping of another kind, such as a BatchEncoding of Hugging Face."""
+    """Return a batch as a dictionary if it is a mapping of another kind, such as a BatchEncoding of Hugging Face."""
     return dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
 
 
 def by_path(batch: Any) -> dict[str, Tensor]:
-    """The tensors of a pytree by their paths as a program's inputs are called: ``batch.tokens``.
+    """Return the tensors of a pytree by paths, as a program's inputs are called: ``batch.tokens``.
 
     Raises
     ------
@@ -141,9 +142,9 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
         if tuple(given.shape) != shape or _kind(given) != _kind(expected):
             raise DataError(
                 f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
-                f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}. All batches have one shape: "
-                "pad them to one length (collate_fn of a DataLoader), or say to which ones they are padded "
-                "(Model(..., lengths=Lengths(...))), and leave out a last one of fewer rows (drop_last)"
+                f"{expected.dtype} and the plan trains on {count_text(num_rows, 'row')} a step: {shape}. "
+                "All batches have one shape: pad them to one length (collate_fn of a DataLoader), or say to which ones "
+                "they are padded (Model(..., lengths=Lengths(...))), and leave out a last one of fewer rows (drop_last)"
             )
         if given.device.type == "meta":
             raise DataError(

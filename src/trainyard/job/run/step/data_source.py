@@ -24,6 +24,7 @@ from trainyard.job.run.step.data_stream import DataStream
 from trainyard.job.run.step.dataset_rows import DatasetRows, Workers, collate_columns
 from trainyard.job.run.step.repeatable import Repeatable
 from trainyard.job.run.step.row_order import RowOrder
+from trainyard.reading import count_text
 from trainyard.reading.arguments import WrongTypeError
 
 __all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data"]
@@ -137,18 +138,19 @@ def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
     if not is_indexed(loader):
         return DataStream(_collated(loader), seed)
     batch_rows = loader.batch_size
+    assert batch_rows is not None
     if batch_rows != num_rows:
         raise DataError(
-            f"the loader's batches have {batch_rows} rows; the model's example batch, and so a step, has {num_rows}. "
-            f"Give batch_size={num_rows}, or an example batch of {batch_rows} rows: batch_size counts the rows of "
-            "all processes together"
+            f"the loader's batches have {count_text(batch_rows, 'row')}; the model's example batch, and so a step, has "
+            f"{num_rows}. Give batch_size={num_rows}, or an example batch of {count_text(batch_rows, 'row')}: batch_size "
+            "counts the rows of all processes together"
         )
     length = len(loader.dataset)  # type: ignore[arg-type]
     if length % num_rows and not loader.drop_last:
         raise DataError(
-            f"the data set has {length} rows, so the last batch of an epoch would have {length % num_rows} rows "
-            f"instead of {num_rows}. Give the loader drop_last=True, which leaves these rows of an epoch out, or pad the "
-            "data set"
+            f"the data set has {length} rows, so the last batch of an epoch would have "
+            f"{count_text(length % num_rows, 'row')} instead of {num_rows}. Give the loader drop_last=True, which leaves "
+            "these rows of an epoch out, or pad the data set"
         )
     shuffles = isinstance(loader.sampler, RandomSampler)
     generator = getattr(loader.sampler, "generator", None) or loader.generator
@@ -178,6 +180,7 @@ def is_indexed(loader: DataLoader[Any]) -> bool:
         not isinstance(loader.dataset, IterableDataset)
         and hasattr(loader.dataset, "__getitem__")
         and type(loader.batch_sampler).__name__ == BatchSampler.__name__
+        and loader.batch_size is not None
         and (in_order or shuffled)
         and not iterates_itself
     )

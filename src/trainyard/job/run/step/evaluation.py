@@ -20,7 +20,7 @@ from trainyard.job.run.step.dataset_rows import collate_columns
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
-from trainyard.reading.arguments import WrongTypeError, WrongValueError, require_field_types, type_text
+from trainyard.reading.arguments import WrongValueError, require_field_types, require_function
 
 __all__ = ["Evaluation", "Sums", "evaluate_batches", "evaluation_batches", "first_evaluation_batch"]
 
@@ -52,10 +52,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         require_field_types(self)
         for name in ("metrics", "from_means"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise WrongTypeError(
-                    f"{name} is {type_text(getattr(self, name))}; allowed is a function or None"
-                )
+            require_function(name, getattr(self, name), may_be_none=True)
         if self.every < 0:
             raise WrongValueError(f"every cannot be negative, got {self.every}")
 
@@ -104,7 +101,7 @@ def first_evaluation_batch(evaluation: Evaluation, num_rows: int, whole: tuple[s
     Raises
     ------
     DataError, CaptureError
-        If there is none, or it holds other things than tensors.
+        If the set has no rows, or a batch that holds other things than tensors.
     """
     first = next(evaluation_batches(evaluation.data, num_rows), None)
     if first is None:

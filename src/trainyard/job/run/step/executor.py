@@ -18,10 +18,10 @@ from trainyard.job.lower.update import graph_module
 from trainyard.job.plan import MICROBATCH, PIPELINE
 from trainyard.job.run.step.messages import StageMessages
 from trainyard.job.run.step.on_device import on_device
-from trainyard.job.run.step.rank_values import RankValues, slots_of
 from trainyard.job.run.step.recorder import StepRecorder
 from trainyard.job.run.step.state import Values, local_part
 from trainyard.job.run.step.step_result import StepResult
+from trainyard.job.run.step.train_state import TrainState, slots_of
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
@@ -39,8 +39,8 @@ class Executor:
     rank : of this process; the process group is initialised if there is more than one.
     values : whole initial values of parameters and buffers by path.
     recorder : of the ops of steps; None does without.
-    kept : the parameters, buffers and optimizer of the rank, of an executor for batches of another length (see
-        `lower_alike`); None makes them of ``values``.
+    train_state : the parameters, buffers and optimizer of the rank, of an executor for batches of another length (see
+        `lower_at_length`); None makes them of ``values``.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Executor:
         device: torch.device,
         seed: int = 0,
         recorder: StepRecorder | None = None,
-        kept: RankValues | None = None,
+        train_state: TrainState | None = None,
     ) -> None:
         self.recorder = recorder
         plan, lowered = lowered.plan, lowered.for_rank(rank)
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
-        self.kept = kept = kept or RankValues(lowered, rank, values, device)
+        self.train_state = kept = train_state or TrainState(lowered, rank, values, device)
         self.groups, self.state, self.optimizer = kept.groups, kept.state, kept.optimizer
         self.params, self.buffers, self.constants = kept.params, kept.buffers, kept.constants
         self.exact, self.unused = kept.exact, kept.unused
@@ -118,7 +118,7 @@ class Executor:
         return self._recorded(bound, routine)
 
     def _made(self) -> dict[str, torch.Tensor]:
-        """What the model made itself, by path: constants of the graph."""
+        """Return this rank's parts of tensors that the model makes itself, constants of the graph, by path."""
         constants, groups = self.lowered.program.constants, self.groups
         slots = slots_of(self.lowered, groups.index(PIPELINE))
         paths = [slot.name for slot in slots if slot.kind == "constant"]

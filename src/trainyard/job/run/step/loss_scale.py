@@ -1,7 +1,7 @@
-"""The factor of the loss in float16, without which small gradients would be zero, by the rule of PyTorch's GradScaler.
+"""Loss scale: the factor of the loss in float16, without which small gradients would be zero.
 
-The factor is halved after a step whose gradients are not finite, and doubled after 2,000 steps in a row that were. Their
-updates are left out, as GradScaler does.
+The rule is that of PyTorch's GradScaler: the factor is halved after a step whose gradients are not finite, of which the
+update is left out, and doubled after 2,000 steps in a row whose gradients are finite.
 
 References
 ----------
@@ -20,7 +20,7 @@ _GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """The present factor.
+    """The present factor of the loss.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class LossScale:
         self.value, self.num_finite = _FIRST, 0
         self.tensor = torch.tensor(_FIRST, device=device)
 
-    def follow(self, is_finite: bool) -> None:
-        """Change the factor after a step."""
+    def update(self, is_finite: bool) -> None:
+        """Change the factor as the gradients of a step ask for."""
         self.num_finite = self.num_finite + 1 if is_finite else 0
         if not is_finite:
             self.set(self.value / 2, 0)
@@ -42,6 +42,6 @@ class LossScale:
             self.set(self.value * 2, 0)
 
     def set(self, value: float, num_finite: int) -> None:
-        """Go on with another factor."""
+        """Take a factor, and the number of finite steps since it changed, such as those of a checkpoint."""
         self.value, self.num_finite = value, num_finite
         self.tensor.fill_(value)

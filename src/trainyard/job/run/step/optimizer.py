@@ -136,7 +136,7 @@ class Optimizer:
             self._update(names, scale * (norm + 1e-6) / self.config.clip_norm if clips else scale)
             self.num_steps += 1
         if self.loss_scale is not None:
-            self.loss_scale.follow(is_finite)
+            self.loss_scale.update(is_finite)
         self.state.reduced.clear()
         return losses, norm, is_finite
 
@@ -229,7 +229,7 @@ class Optimizer:
         return found
 
     def numbers(self) -> dict[str, Any]:
-        """What a user's optimizer counts, as far as this rank knows it, and the scale of the loss; as JSON has them."""
+        """Return the counters of a user's optimizer that this rank knows, and the scale of the loss, for JSON."""
         found: dict[str, Any] = {} if self.config.make is None else numbers_of(self.inner)
         if self.loss_scale is not None:
             found[_LOSS_SCALE] = {"value": self.loss_scale.value, "num_finite": self.loss_scale.num_finite}

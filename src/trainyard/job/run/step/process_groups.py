@@ -230,7 +230,7 @@ class ProcessGroups:
         return started.result()
 
 
-def groups_of(lowered: Lowered, rank: int, device: torch.device) -> ProcessGroups:
+def make_groups(lowered: Lowered, rank: int, device: torch.device) -> ProcessGroups:
     """Make the process groups of a lowered plan, as one rank sees them; all ranks call this together."""
     trained = [b for stage in lowered.stages for b in stage.buckets]
     shared = frozenset(b.stages for b in trained if len(b.pipeline_ranks) > 1)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainyard.job.run.step.data import DataError
 from trainyard.program.random.dropout_op import stream_key
+from trainyard.reading import count_text
 
 __all__ = ["RowOrder", "epoch_order"]
 
@@ -54,8 +55,8 @@ class RowOrder:
     def __post_init__(self) -> None:
         if self.length < self.num_rows:
             raise DataError(
-                f"the data set has {self.length} rows, fewer than the {self.num_rows} rows of a step. Give a larger data "
-                "set, or a model whose example batch has fewer rows"
+                f"the data set has {count_text(self.length, 'row')}, fewer than the {self.num_rows} rows of a "
+                "step. Give a larger data set, or a model whose example batch has fewer rows"
             )
 
     @property

@@ -26,6 +26,7 @@ from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
 from trainyard.program.patterns import shortened
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program, tensor_of
+from trainyard.reading import count_text
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,9 @@ def _num_microbatches(setting: Setting, data: int, microbatch_rows: int) -> int:
     rows = setting.task.num_rows
     if microbatch_rows < 1 or rows % (data * microbatch_rows):
         raise PlanError(
-            f"a batch of {rows} rows cannot be cut into microbatches of {microbatch_rows} rows on {data} "
-            f"data-parallel ranks; rows must be a multiple of {max(1, data * microbatch_rows)}"
+            f"a batch of {count_text(rows, 'row')} cannot be cut into microbatches of "
+            f"{count_text(microbatch_rows, 'row')} on {count_text(data, 'data-parallel rank')}; rows must be "
+            f"a multiple of {max(1, data * microbatch_rows)}"
         )
     return rows // (data * microbatch_rows)
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trainyard.job.plan import Plan, parse_plan
 from trainyard.job.planning import load_model
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
-from trainyard.job.run.checkpoint.same_run import identity_of
+from trainyard.job.run.checkpoint.same_run import model_identity
 from trainyard.job.run.checkpoint.saved import About, read_about
 from trainyard.job.run.checkpoint.weights import Weights, read_weights
 from trainyard.job.run.export.weight_files import MOST_SHARD_BYTES, write_safetensors
@@ -115,7 +115,7 @@ def _seed(about: About) -> int:
 
 def _require_same_model(checkpoint: Path, model: Model, plan: Plan) -> None:
     task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
-    check_goes_on_as(checkpoint, None, identity_of(task))
+    check_goes_on_as(checkpoint, None, model_identity(task))
 
 
 def _load_weights(module: nn.Module, weights: Weights) -> None:

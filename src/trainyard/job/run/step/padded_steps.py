@@ -1,4 +1,4 @@
-"""Steps on batches of varying length: each batch is padded to a size, and runs by the executor of that size."""
+"""Padded steps: training on batches of varying length, each by the executor of the size to which it is padded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.step_result import StepResult
 from trainyard.program.lengths import LengthError, Lengths
 
-__all__ = ["SizedSteps", "padded"]
+__all__ = ["PaddedSteps", "padded"]
 
 
 def padded(
     batch: Mapping[str, Tensor], lengths: Lengths | None, step: int
 ) -> tuple[int | None, Mapping[str, Tensor]]:
-    """Return the smallest size that holds a batch, and the batch padded to it; None and the batch without lengths.
+    """Return the smallest size that holds a batch, and the batch padded to it; without lengths None and the batch.
 
     Raises
     ------
@@ -36,21 +36,21 @@ def padded(
     return size, lengths.padded(batch, size)
 
 
-class SizedSteps:
-    """The steps of one rank, each by the executor of its size.
+class PaddedSteps:
+    """Steps of one rank, each by the executor of the size to which its batch is padded.
 
     Parameters
     ----------
-    longest : the executor of the largest size, or of all steps without lengths. It keeps the state of all.
-    shorter : the same plan applied to batches of each smaller size, by size.
+    longest : the executor of the largest size, or of all steps if there are no lengths. The others share its state.
+    shorter : the plan applied to batches of each smaller size, by size.
     """
 
     def __init__(self, longest: Executor, lengths: Lengths | None, shorter: Mapping[int, Lowered]) -> None:
         self._longest, self._lengths = longest, lengths
         rank, values = longest.groups.rank, longest.params.__getitem__
-        device, seed, kept = longest.device, longest.seed, longest.kept
+        device, seed, train_state = longest.device, longest.seed, longest.train_state
         self._executors: dict[int | None, Executor] = {
-            size: Executor(lowered, rank, values, device, seed, kept=kept)
+            size: Executor(lowered, rank, values, device, seed, train_state=train_state)
             for size, lowered in shorter.items()
         }
 
@@ -61,7 +61,7 @@ class SizedSteps:
 
         Returns
         -------
-        Its results, and the size to which its batch was padded; None without lengths.
+        The results of the step, and the size to which its batch was padded; None if there are no lengths.
 
         Raises
         ------
@@ -69,15 +69,18 @@ class SizedSteps:
             If the batch has another shape than the model was captured with, is too long, or is padded to other sizes on
             other ranks.
         """
-        size, own = padded(batch, self._lengths, step)
+        size, padded_batch = padded(batch, self._lengths, step)
         if size is not None:
-            self._agree(size, step)
+            self._check_same_size(size, step)
         executor = self._executors.get(size, self._longest)
-        check_batch(own, executor.lowered.program, executor.plan.num_rows)
-        return executor.step(own, step, keep_buffers), size
+        check_batch(padded_batch, executor.lowered.program, executor.plan.num_rows)
+        return executor.step(padded_batch, step, keep_buffers), size
 
-    def _agree(self, size: int, step: int) -> None:
-        """See that all ranks have one size: else they would wait for each other for ever."""
+    def _check_same_size(self, size: int, step: int) -> None:
+        """Check that all ranks have one size, in every step: with two they would wait for each other for ever.
+
+        A data set that crops its rows at random may give the first steps alike on all ranks, and later ones not.
+        """
         if self._longest.plan.num_ranks == 1:
             return
         limits = torch.tensor([size, -size])

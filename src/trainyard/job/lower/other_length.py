@@ -11,12 +11,12 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
 from trainyard.program.program import Program, tensor_of
 
-__all__ = ["lower_alike"]
+__all__ = ["lower_at_length"]
 
 _REMEDY = "Leave the size out of lengths, or take strategies that do not cut sequences, such as data_parallel or gpipe"
 
 
-def lower_alike(lowered: Lowered, program: Program, size: int) -> Lowered:
+def lower_at_length(lowered: Lowered, program: Program, size: int) -> Lowered:
     """Apply a plan that was applied to the longest batches, so that one rank can run steps of both lengths in turn.
 
     Parameters
@@ -47,7 +47,7 @@ def lower_alike(lowered: Lowered, program: Program, size: int) -> Lowered:
 
 
 def _state(lowered: Lowered) -> Iterator[tuple[str, Any]]:
-    """What steps of all lengths must have in common, by its name."""
+    """Yield each thing that steps of all lengths must have in common, after its name for a message."""
     program, plan = lowered.program, lowered.plan
     kept = [entry for entry in program.inputs if entry.kind in ("param", "buffer")]
     slots = [[slot for seg in stage.segments.values() for slot in seg.inputs] for stage in lowered.stages]

@@ -1,4 +1,4 @@
-"""Check that the options of a run go together with its plan and its model."""
+"""Option conflicts: options of a run that its plan or its model rules out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["check_options"]
 
 
 def check_options(work: WorkerInput, model: Model) -> None:
-    """Refuse options that another one, the plan or the model rules out.
+    """Refuse options that the plan or the model rules out.
 
     Raises
     ------
     PlanError
-        Names both, and says what to leave out.
+        If there is such an option; the message names both, and what to leave out.
     """
     plan = work.plan
     if plan.dtype == "float16" and plan.schedule.has_updates:

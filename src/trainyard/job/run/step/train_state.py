@@ -1,4 +1,4 @@
-"""Rank values: the parameters, buffers and optimizer of one rank, which executors of several lengths of batches share."""
+"""Train state: the parameters, buffers and optimizer of one rank, which executors of several lengths share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.stage_program import StageProgram
 from trainyard.job.plan import PIPELINE
 from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.process_groups import groups_of
+from trainyard.job.run.step.process_groups import make_groups
 from trainyard.job.run.step.state import RankState, Values, local_part
 from trainyard.program.program import tensor_of
 
-__all__ = ["RankValues", "slots_of"]
+__all__ = ["TrainState", "slots_of"]
 
 
-class RankValues:
-    """What one rank keeps from step to step.
+class TrainState:
+    """All that one rank keeps from step to step.
 
     Parameters
     ----------
@@ -30,18 +30,18 @@ class RankValues:
     Attributes
     ----------
     groups : process groups of the rank.
-    state, optimizer : of what is trained, and of what is frozen and divided.
-    params : the parameters that are not gathered on use, by path.
+    state, optimizer : trained parameters, and frozen ones that are divided.
+    params : parameters that are not gathered on use, by path.
     buffers : by path.
-    constants : paths of parameters neither trained nor in buckets.
-    exact : of constants and buffers that no step writes, what they were before they were rounded to the plan's precision,
-        on the CPU: a checkpoint is read in another one, too.
+    constants : paths of parameters that are neither trained nor divided.
+    exact : values of constants and of buffers that no step writes, before they were rounded to the plan's precision, on
+        the CPU. A checkpoint has these, because it may be read in another precision.
     unused : parameters and buffers that no stage needs, whole: rank 0 keeps them, so that checkpoints have all of the
         model.
     """
 
     def __init__(self, lowered: Lowered, rank: int, values: Values, device: torch.device) -> None:
-        self.groups = groups_of(lowered, rank, device)
+        self.groups = make_groups(lowered, rank, device)
         stages = lowered.stages_of(self.groups.index(PIPELINE))
         trained = tuple(b for s in stages for b in s.buckets)
         frozen = tuple(b for s in stages for b in s.frozen)
@@ -81,7 +81,7 @@ class RankValues:
 
 
 def slots_of(lowered: Lowered, pipeline_rank: int) -> list[Slot]:
-    """The inputs of all that the ranks of a pipeline rank compute."""
+    """Return the inputs of all segments of a pipeline rank."""
     segments = [seg for stage in lowered.stages_of(pipeline_rank) for seg in stage.segments.values()]
     segments += [own] if (own := lowered.totals[pipeline_rank]) is not None else []
     return [slot for segment in segments for slot in segment.inputs]
