@@ -17,7 +17,7 @@ from trainyard.job.run.step.data_source import LazyData, as_data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
-from trainyard.user_file import is_file
+from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo import build
 from trainyard.zoo.user import FileFunction, file_function
 
@@ -140,7 +140,8 @@ def data_function(path: str) -> str | None:
 
 def _made(path: str, name: str, num_rows: int, seed: int) -> Data:
     """Return the data of the data set or loader that a function of a Python file returns."""
-    return as_data(FileFunction(path, name)(), num_rows, seed)
+    source = FileFunction(path, name)()
+    return as_data(source, num_rows, seed, getattr(loaded_file(path), "lengths", None))
 
 
 def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:

@@ -238,7 +238,8 @@ class Trainer:
         evaluation = (data if isinstance(data, Evaluation) else Evaluation(data)).opened()
         cpu = torch.device("cpu")
         model = with_values(self._built, {}, initial_values(self._built, self.config.seed), cpu)
-        batches = evaluation_batches(evaluation.data, batch_rows(self._built.batch, self._built.whole))
+        num_rows = batch_rows(self._built.batch, self._built.whole)
+        batches = evaluation_batches(evaluation.data, num_rows, self._built.lengths)
         return evaluate_batches(model, batches, evaluation, cpu, self.plan.dtype).means(evaluation)
 
 

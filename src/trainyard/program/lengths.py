@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,26 @@ class Lengths:
             found[path] = _resized(tensors[path], dim, size, value)
         return found
 
+    def even_rows(self, rows: Sequence[Any]) -> list[Any]:
+        """Return rows of a data set, each padded entry of which is filled up to its longest among these rows.
+
+        Parameters
+        ----------
+        rows : dictionaries or tuples whose entries make tensors of one dimension less than those of a batch. An entry
+            that a row does not have is left to the function that puts rows together.
+        """
+        found = [dict(row) if isinstance(row, Mapping) else list(row) for row in rows]
+        for name, value in self.pad.items():
+            key = int(name) if isinstance(found[0], list) and str(name).isdecimal() else name
+            if not all(_has_entry(row, key) for row in found):
+                continue
+            dim = (self.dim if isinstance(self.dim, int) else self.dim.get(name, 1)) - 1
+            tensors = _of_one_type([torch.as_tensor(row[key]) for row in found])
+            longest = max(tensor.shape[dim] if tensor.dim() > dim else 0 for tensor in tensors)
+            for row, tensor in zip(found, tensors, strict=True):
+                row[key] = _resized(tensor, dim, longest, value) if tensor.dim() > dim else tensor
+        return [tuple(row) if isinstance(row, list) else row for row in found]
+
     def example(self, batch: Any, size: int) -> Any:
         """Return an example batch of a size.
 
@@ -134,6 +154,16 @@ class Lengths:
         self.length(tensors)
         leaves = list(self.padded(tensors, size).values())
         return pytree.tree_unflatten(leaves, pytree.tree_structure(batch))
+
+
+def _has_entry(row: dict[Any, Any] | list[Any], key: str | int) -> bool:
+    return key in row if isinstance(row, dict) else isinstance(key, int) and key < len(row)
+
+
+def _of_one_type(tensors: list[Tensor]) -> list[Tensor]:
+    """Return tensors of the type of those with numbers: an empty list makes a tensor of float32, whatever its column."""
+    dtype = next((tensor.dtype for tensor in tensors if tensor.numel()), None)
+    return [tensor if tensor.numel() else tensor.to(dtype) for tensor in tensors]
 
 
 def _check_value(path: str, tensor: Tensor, value: float) -> None:

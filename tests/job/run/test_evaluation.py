@@ -110,7 +110,7 @@ def test_two_processes_evaluate_as_plain_pytorch(tmp_path: Path) -> None:
 )
 def test_ranks_evaluate_every_row_once(data: Any) -> None:
     wanted = batches_of(Rows(HELD_OUT), (4, 4, 2))
-    by_rank = [list(evaluation_batches(data, ROWS, rank, 2)) for rank in (0, 1)]
+    by_rank = [list(evaluation_batches(data, ROWS, None, rank, 2)) for rank in (0, 1)]
     assert [[number for number, _ in batches] for batches in by_rank] == [[0, 2], [1]]
     for number, batch in (*by_rank[0], *by_rank[1]):
         assert all(torch.equal(batch[name], wanted[number][name]) for name in wanted[number])
@@ -118,7 +118,7 @@ def test_ranks_evaluate_every_row_once(data: Any) -> None:
 
 def test_a_held_out_set_that_cannot_be_read_again_or_is_empty_is_refused() -> None:
     with pytest.raises(DataError, match="tuple_iterator cannot be read again at each evaluation"):
-        evaluation_batches(iter((1, 2)), ROWS)
+        evaluation_batches(iter((1, 2)), ROWS, None)
     with pytest.raises(DataError, match="held-out set has no rows"):
         one_rank.run(None, 1, evaluate=Evaluation([]))
     with pytest.raises(TrainyardError, match="is a str; a batch holds tensors only"):

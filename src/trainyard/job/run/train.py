@@ -158,7 +158,9 @@ class Run:
         require_logs(self._config.log_to)
         join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
-            data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
+            lengths = self._model.lengths if isinstance(self._model, Model) else None
+            source = as_data(self._data, self._plan.num_rows, self._config.seed, lengths)
+            data = repeatable(source, self._config.steps)
             returns_values, waits = self._module is not None, self._waits_for_caller
             work = WorkerInput(self._model, self._plan, data, self._config, returns_values, waits)
             try:

@@ -74,7 +74,7 @@ class Evaluations:
         self.history: tuple[Evaluated, ...] = () if about is None else about.evaluations
         self.stop_reason = self._reason()
         if self._evaluation is not None:
-            first = first_evaluation_batch(self._evaluation, executor.plan.num_rows, model.whole)
+            first = first_evaluation_batch(self._evaluation, executor.plan.num_rows, model)
             if not self.history:
                 self._check_metrics(self._evaluation, first)
 
@@ -113,7 +113,9 @@ class Evaluations:
     def _sums(self, evaluation: Evaluation) -> Sums:
         """Evaluate this rank's batches, and sum over all ranks."""
         plan, rank = self._executor.plan, self._executor.groups.rank
-        batches = evaluation_batches(evaluation.data, plan.num_rows, rank, plan.num_ranks)
+        batches = evaluation_batches(
+            evaluation.data, plan.num_rows, self._model.lengths, rank, plan.num_ranks
+        )
         own = self._evaluated(batches, evaluation)
         if plan.num_ranks == 1:
             return own

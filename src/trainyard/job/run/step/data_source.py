@@ -21,13 +21,14 @@ from torch.utils.data.distributed import DistributedSampler
 
 from trainyard.job.run.step.data import Data, DataError, FunctionData
 from trainyard.job.run.step.data_stream import DataStream
-from trainyard.job.run.step.dataset_rows import DatasetRows, Workers, collate_columns
+from trainyard.job.run.step.dataset_rows import DatasetRows, PaddingCollate, Workers, collate_columns
 from trainyard.job.run.step.repeatable import Repeatable
 from trainyard.job.run.step.row_order import RowOrder
+from trainyard.program.lengths import Lengths
 from trainyard.reading import count_text
 from trainyard.reading.arguments import WrongTypeError
 
-__all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data"]
+__all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data", "usual_collate"]
 
 Source = Any
 """`Data`; a function ``data(step)``; a ``Dataset``, an ``IterableDataset`` or a ``DataLoader`` of PyTorch; a dataset of
@@ -70,7 +71,7 @@ def plain_data(data: Data) -> Data:
     return plain_data(data.made) if isinstance(data, LazyData) else data
 
 
-def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
+def as_data(source: Source, num_rows: int, seed: int = 0, lengths: Lengths | None = None) -> Data:
     """Return batches by step of what a user gives to train on.
 
     A Dataset is shuffled: the order of an epoch is a function of ``seed`` and of the epoch's number. A DataLoader says by
@@ -79,6 +80,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     Parameters
     ----------
     num_rows : of a step.
+    lengths : of the model. Rows that no function of the user's puts together are filled up to the longest of a batch.
 
     Raises
     ------
@@ -88,16 +90,16 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     WrongTypeError
         If it is none of these.
     """
+    collate = usual_collate(source, lengths)
     if has_columns(source):
-        collate = collate_columns
         # Datasets of PyTorch have the method in any case.
         if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
-            return DatasetRows(source, RowOrder(len(source), num_rows, True, seed), collate)
+            return _shuffled_rows(source, num_rows, seed, collate)
         return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
     if isinstance(source, DataLoader):
-        return _of_loader(source, num_rows, seed)
+        return _of_loader(source, num_rows, seed, lengths)
     if isinstance(source, IterableDataset):
-        return DataStream(DataLoader(source, num_rows, drop_last=True), seed)
+        return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
     if not isinstance(source, Dataset):
         if callable(getattr(source, "batch", None)):
             data: Data = source
@@ -107,7 +109,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     if isinstance(source, str | bytes | Mapping):  # whose letters or keys are no rows
         raise WrongTypeError(f"data is of type {type(source).__name__}; allowed is {_KNOWN}")
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        return DatasetRows(source, RowOrder(len(source), num_rows, True, seed))
+        return _shuffled_rows(source, num_rows, seed, collate)
     if hasattr(source, "__iter__"):
         if iter(source) is source:
             raise DataError(
@@ -123,20 +125,39 @@ def has_columns(source: Source) -> bool:
     return hasattr(source, "column_names") and not isinstance(source, DataLoader)
 
 
-def collate_of(loader: DataLoader[Any]) -> Callable[[list[Any]], Any]:
+def usual_collate(dataset: Any, lengths: Lengths | None) -> Callable[[list[Any]], Any]:
+    """Return the function that puts rows of a data set together where the user gives none."""
+    collate = collate_columns if has_columns(dataset) else default_collate
+    return collate if lengths is None else PaddingCollate(lengths, collate)
+
+
+def collate_of(loader: DataLoader[Any], lengths: Lengths | None) -> Callable[[list[Any]], Any]:
     """Return the function by which a loader puts rows together."""
-    usual = loader.collate_fn is default_collate
-    return collate_columns if usual and has_columns(loader.dataset) else loader.collate_fn
+    # An earlier run may have left the loader with its own function for rows.
+    collate = loader.collate_fn
+    is_usual = _is_row_wise(collate) or isinstance(collate, PaddingCollate)
+    return usual_collate(loader.dataset, lengths) if is_usual else collate
 
 
-def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
+def _shuffled_rows(
+    dataset: Any, num_rows: int, seed: int, collate: Callable[[list[Any]], Any]
+) -> DatasetRows:
+    return DatasetRows(dataset, RowOrder(len(dataset), num_rows, True, seed), collate, _is_row_wise(collate))
+
+
+def _is_row_wise(collate: Callable[[list[Any]], Any]) -> bool:
+    """Return whether rows are put together each by itself, whatever the others are."""
+    return collate in (default_collate, collate_columns)
+
+
+def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int, lengths: Lengths | None) -> Data:
     if isinstance(loader.sampler, DistributedSampler):
         raise DataError(
             "the loader has a DistributedSampler, which divides rows over processes. Leave the sampler out and say "
             "shuffle=True: the plan divides the rows of each batch"
         )
     if not is_indexed(loader):
-        return DataStream(_collated(loader), seed)
+        return DataStream(_collated(loader, lengths), seed)
     batch_rows = loader.batch_size
     assert batch_rows is not None
     if batch_rows != num_rows:
@@ -155,12 +176,12 @@ def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
     shuffles = isinstance(loader.sampler, RandomSampler)
     generator = getattr(loader.sampler, "generator", None) or loader.generator
     own_seed = seed if generator is None else generator.initial_seed()
-    collate = collate_of(loader)
+    collate = collate_of(loader, lengths)
     return DatasetRows(
         loader.dataset,
         RowOrder(length, num_rows, shuffles, own_seed),
         collate,
-        collate in (default_collate, collate_columns),
+        _is_row_wise(collate),
         Workers.of(loader),
     )
 
@@ -186,6 +207,6 @@ def is_indexed(loader: DataLoader[Any]) -> bool:
     )
 
 
-def _collated(loader: DataLoader[Any]) -> DataLoader[Any]:
-    loader.collate_fn = collate_of(loader)
+def _collated(loader: DataLoader[Any], lengths: Lengths | None) -> DataLoader[Any]:
+    loader.collate_fn = collate_of(loader, lengths)
     return loader

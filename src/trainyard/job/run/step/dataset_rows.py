@@ -14,8 +14,9 @@ from torch.utils.data import Dataset as TorchDataset
 from trainyard.job.run.step.data import DataError, by_path
 from trainyard.job.run.step.row_order import RowOrder
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
+from trainyard.program.lengths import Lengths
 
-__all__ = ["DatasetRows", "Workers", "collate_columns"]
+__all__ = ["DatasetRows", "PaddingCollate", "Workers", "collate_columns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +61,26 @@ def _column(name: str, values: list[Any]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"column {name!r} makes no tensor: {error}. Remove the column (dataset.remove_columns), turn text into "
-            "tokens, and pad lists to one length"
+            "tokens, and pad lists to one length, or give the model lengths that pad the column"
         ) from error
+
+
+@dataclass(frozen=True)
+class PaddingCollate:
+    """Function that puts rows of unlike lengths together: what the model's lengths pad is filled up to the longest row.
+
+    Attributes
+    ----------
+    collate : puts rows of one length together.
+    """
+
+    lengths: Lengths
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, rows: list[Any]) -> Any:
+        """Return a batch."""
+        has_entries = all(isinstance(row, Mapping | tuple | list) for row in rows)
+        return self.collate(self.lengths.even_rows(rows) if has_entries else rows)
 
 
 @dataclass(frozen=True, eq=False)

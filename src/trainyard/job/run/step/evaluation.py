@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from trainyard.job.run.step.data import DataError, plain_batch
-from trainyard.job.run.step.data_source import Source, collate_of, has_columns, is_indexed
-from trainyard.job.run.step.dataset_rows import collate_columns
+from trainyard.job.run.step.data_source import Source, collate_of, has_columns, is_indexed, usual_collate
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
 from trainyard.program.batch import batch_rows
+from trainyard.program.lengths import Lengths
 from trainyard.program.model import Model
 from trainyard.reading.arguments import WrongValueError, require_field_types, require_function
 
@@ -90,34 +90,34 @@ class Sums:
 _NO_ROWS = "the held-out set has no rows; give one that has, or leave the evaluation out"
 
 
-def first_evaluation_batch(evaluation: Evaluation, num_rows: int, whole: tuple[str, ...]) -> tuple[int, Any]:
+def first_evaluation_batch(evaluation: Evaluation, num_rows: int, model: Model) -> tuple[int, Any]:
     """Read the first batch of a held-out set, so that a set that cannot be read is refused before a run trains.
 
     Parameters
     ----------
     num_rows : of a step.
-    whole : names of entries without rows; see `Model`.
 
     Raises
     ------
     DataError, CaptureError
         If the set has no rows, or a batch that holds other things than tensors.
     """
-    first = next(evaluation_batches(evaluation.data, num_rows), None)
+    first = next(evaluation_batches(evaluation.data, num_rows, model.lengths), None)
     if first is None:
         raise DataError(_NO_ROWS)
-    batch_rows(first[1], whole)
+    batch_rows(first[1], model.whole)
     return first
 
 
 def evaluation_batches(
-    data: Source, num_rows: int, first: int = 0, every: int = 1
+    data: Source, num_rows: int, lengths: Lengths | None, first: int = 0, every: int = 1
 ) -> Iterator[tuple[int, Any]]:
     """Return the numbers and the tensors of batches ``first``, ``first + every``, ... of a held-out set, once through it.
 
     Parameters
     ----------
     num_rows : of the batches of a set of rows; the last may have fewer.
+    lengths : of the model. Rows that no function of the user's puts together are filled up to the longest of a batch.
 
     Raises
     ------
@@ -125,11 +125,11 @@ def evaluation_batches(
         If the data can be read once only.
     """
     numbers = count(first, every)
-    return zip(numbers, _own_batches(data, num_rows, slice(first, None, every)), strict=False)
+    return zip(numbers, _own_batches(data, num_rows, lengths, slice(first, None, every)), strict=False)
 
 
-def _own_batches(data: Source, num_rows: int, own: slice) -> Iterable[Any]:
-    collate = collate_columns if has_columns(data) else default_collate
+def _own_batches(data: Source, num_rows: int, lengths: Lengths | None, own: slice) -> Iterable[Any]:
+    collate = usual_collate(data, lengths)
     if isinstance(data, DataLoader):
         if not is_indexed(data):
             return islice(data, own.start, None, own.step)
@@ -137,7 +137,10 @@ def _own_batches(data: Source, num_rows: int, own: slice) -> Iterable[Any]:
         sampler = BatchSampler(range(len(dataset)), data.batch_size or num_rows, data.drop_last)
         workers = data.num_workers
         return DataLoader(
-            dataset, batch_sampler=_of(sampler, own), collate_fn=collate_of(data), num_workers=workers
+            dataset,
+            batch_sampler=_of(sampler, own),
+            collate_fn=collate_of(data, lengths),
+            num_workers=workers,
         )
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         sampler = BatchSampler(range(len(data)), num_rows, drop_last=False)
