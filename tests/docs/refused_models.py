@@ -162,7 +162,6 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "must be a scalar tensor, given": losing(lambda y: (y.mean(), {"rows": y})),
     "a batch holds tensors only": lambda: model(Net(), beside={"name": "a"}),
     "must have the same number of rows": lambda: model(Net(), beside={"edges": WORDS[:2]}),
-    "whole is a tuple of names": lambda: model(Net(), whole="x"),
     "which the batch does not have": lambda: model(Net(), whole=("edges",)),
     "is another one for 4 rows at once": declared("summed", lambda x: x - x.sum()),
     "fails on 4 rows or on a part of them": declared(

@@ -79,7 +79,6 @@ def test_a_batch_that_is_all_whole_is_one_row() -> None:
     [
         ((), r"same number of rows .*'batch\.graph\.edges': 2.*whole = \(\"edge_index\",\)"),
         (("edges",), "whole names 'edges', which the batch does not have; it has x, graph.edges"),
-        ("graph", r"whole is a tuple of names .* \('graph',\)"),
     ],
 )
 def test_what_is_declared_wrongly_is_refused_with_how_to_do_it(whole: Any, why: str) -> None:

@@ -82,10 +82,7 @@ class Cluster(Shown):
                         f"{len(self.nodes)} nodes; add NICs to it"
                     )
         self.fabric.check(len(self.nodes))
-        if self.prices:
-            check_prices(
-                self.prices, {device.name for node in self.nodes for device in node.devices}, self.name
-            )
+        check_prices(self.prices, self.nodes, self.name)
 
     @classmethod
     def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = UNNAMED_DEVICE) -> Cluster:

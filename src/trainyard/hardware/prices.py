@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainyard.hardware.errors import HardwareError
+from trainyard.hardware.node import Node
 
 __all__ = ["Prices", "check_prices"]
 
@@ -12,7 +13,7 @@ Prices = tuple[tuple[str, float], ...]
 """Device types, each with its price; a type that the cluster lacks may have one, too."""
 
 
-def check_prices(prices: Prices, device_types: Iterable[str], cluster: str) -> None:
+def check_prices(prices: Prices, nodes: Iterable[Node], cluster: str) -> None:
     """Check that all types of device have a price, or that there are no prices.
 
     Raises
@@ -20,7 +21,8 @@ def check_prices(prices: Prices, device_types: Iterable[str], cluster: str) -> N
     HardwareError
         If a type has none; the message names the types and the cluster.
     """
-    unpriced = sorted(set(device_types) - dict(prices).keys()) if prices else []
+    device_types = {device.name for node in nodes for device in node.devices} if prices else set()
+    unpriced = sorted(device_types - dict(prices).keys())
     if unpriced:
         raise HardwareError(
             f"cluster {cluster!r} has prices, and none of {', '.join(unpriced)}; add it under prices in the file of the "

@@ -48,10 +48,6 @@ def whole_paths(batch: Any, whole: Collection[str]) -> frozenset[str]:
     CaptureError
         If the batch has no such entry.
     """
-    if isinstance(whole, str):
-        raise CaptureError(
-            f"whole is a tuple of names of batch entries, such as ({whole!r},); given {whole!r}"
-        )
     paths = list(batch_tensors(batch))
     found: set[str] = set()
     for name in whole:

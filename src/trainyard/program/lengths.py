@@ -123,17 +123,17 @@ class Lengths:
         rows : dictionaries or tuples whose entries make tensors of one dimension less than those of a batch. An entry
             that a row does not have is left to the function that puts rows together.
         """
-        found = [dict(row) if isinstance(row, Mapping) else list(row) for row in rows]
+        found = [dict(row if isinstance(row, Mapping) else enumerate(row)) for row in rows]
         for name, value in self.pad.items():
-            key = int(name) if isinstance(found[0], list) and str(name).isdecimal() else name
-            if not all(_has_entry(row, key) for row in found):
+            key = name if isinstance(rows[0], Mapping) or not str(name).isdecimal() else int(name)
+            if not all(key in row for row in found):
                 continue
             dim = (self.dim if isinstance(self.dim, int) else self.dim.get(name, 1)) - 1
             tensors = _of_one_type([torch.as_tensor(row[key]) for row in found])
             longest = max(tensor.shape[dim] if tensor.dim() > dim else 0 for tensor in tensors)
             for row, tensor in zip(found, tensors, strict=True):
                 row[key] = _resized(tensor, dim, longest, value) if tensor.dim() > dim else tensor
-        return [tuple(row) if isinstance(row, list) else row for row in found]
+        return found if isinstance(rows[0], Mapping) else [tuple(row.values()) for row in found]
 
     def example(self, batch: Any, size: int) -> Any:
         """Return an example batch of a size.
@@ -154,10 +154,6 @@ class Lengths:
         self.length(tensors)
         leaves = list(self.padded(tensors, size).values())
         return pytree.tree_unflatten(leaves, pytree.tree_structure(batch))
-
-
-def _has_entry(row: dict[Any, Any] | list[Any], key: str | int) -> bool:
-    return key in row if isinstance(row, dict) else isinstance(key, int) and key < len(row)
 
 
 def _of_one_type(tensors: list[Tensor]) -> list[Tensor]:

@@ -12,7 +12,6 @@ from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
-from trainyard.fleet.workload import own_training
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.own import read_form, write_jobs
@@ -24,11 +23,11 @@ from trainyard.hardware.cluster import Cluster
 CLUSTER = Cluster.uniform(1, 2, "local")
 
 
-def of_text(tmp_path: Path, text: str) -> Job:
-    """The only job of a file."""
+def of_text(tmp_path: Path, text: str, own_files: bool = False) -> Job:
+    """Return the only job of a file."""
     path = tmp_path / "jobs.yaml"
     path.write_text(f"jobs:\n- {{name: a, arrival_s: 0, num_devices: 2, {text}}}\n")
-    (job,) = read_workload(path, strict=True)
+    (job,) = read_workload(path, strict=True, own_files=own_files)
     return job
 
 
@@ -135,10 +134,7 @@ def test_a_job_of_a_trace_has_nothing_to_run() -> None:
         check_runnable([declared_job("a", 0.0, 1, 2.0)], CLUSTER, fifo())
 
 
-def test_a_file_of_a_model_does_not_run_where_jobs_are_only_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_training._Files, "may_run", False)
+def test_a_file_of_a_model_does_not_run_where_jobs_are_only_read(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
     with pytest.raises(
         FleetError, match=r"field 'model': got 'own.py', allowed is a model of the zoo, where jobs are o"
@@ -155,29 +151,28 @@ def model():
 """
 
 
-def test_a_file_of_a_model_is_run_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_training._Files, "may_run", True)
+def test_a_file_of_a_model_is_run_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN)
-    job = of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20")
+    job = of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20", own_files=True)
     assert runnable_of(job) == Training(str(path), 8, 20)
     write_jobs([job], tmp_path / "again.csv")
-    assert list(read_workload(tmp_path / "again.csv")) == [job]
+    assert list(read_workload(tmp_path / "again.csv", own_files=True)) == [job]
     with pytest.raises(
         FleetError, match=f"field 'batch_size': got '4', allowed is 8, the rows of the batch of {path}"
     ):
-        of_text(tmp_path, "model: own.py, batch_size: 4, steps: 20")
+        of_text(tmp_path, "model: own.py, batch_size: 4, steps: 20", own_files=True)
     with pytest.raises(
         FleetError, match=r"field 'model': got 'gone.py', allowed is a Python file that is there"
     ):
-        of_text(tmp_path, "model: gone.py, batch_size: 8, steps: 20")
+        of_text(tmp_path, "model: gone.py, batch_size: 8, steps: 20", own_files=True)
     path.write_text(OWN + "def optimizer(params):\n    return torch.optim.SGD(params, lr=0.1)\n")
     with pytest.raises(
         FleetError, match=r"field 'learning_rate': got '0.5', allowed is nothing: the optimizer of"
     ):
-        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20, learning_rate: 0.5")
+        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20, learning_rate: 0.5", own_files=True)
     path.write_text("def model():\n    return 1 / 0\n")
     with pytest.raises(
         FleetError, match=r"with model\(\) and its data; .*own.py, line 2, in model: ZeroDivisionError"
     ):
-        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20")
+        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20", own_files=True)

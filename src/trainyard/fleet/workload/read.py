@@ -112,6 +112,16 @@ def recognise(path: Path) -> Format:
         return recognised(path, FORMATS, "job")
 
 
+def _only_format(path: Path, files: Sequence[Path]) -> Format:
+    """Return the one format of the files of a folder, or of a single file."""
+    entries = {recognise(file) for file in files}
+    if len(entries) > 1:
+        raise FleetError(
+            f"folder {path} has traces of {', '.join(sorted(e.name for e in entries))}; give one format"
+        )
+    return entries.pop()
+
+
 def read_workload(
     path: Path,
     format: str | None = None,
@@ -156,12 +166,7 @@ def read_workload(
     files = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".") if path.is_dir() else [path]
     if not files:
         raise FleetError(f"folder {path} has no files; give a trace, or a folder of traces")
-    entries = {FORMATS[format] if format else recognise(file) for file in files}
-    if len(entries) > 1:
-        raise FleetError(
-            f"folder {path} has traces of {', '.join(sorted(e.name for e in entries))}; give one format"
-        )
-    entry = entries.pop()
+    entry = FORMATS[format] if format else _only_format(path, files)
     left_out = LeftOut(strict=strict, names_files=path.is_dir())
     zone = _zone_of(entry, timezone)
     read = _reading(entry, left_out, profiles, device_types, zone, own_files)

@@ -190,6 +190,11 @@ class WorkerInput:
     returns_values: bool = False
     waits_for_caller: bool = False
 
+    @property
+    def may_be_asked_to_stop(self) -> bool:
+        """Whether ranks look after each step if they are to end; other runs lose nothing when they are ended at once."""
+        return self.config.checkpoint is not None or self.waits_for_caller
+
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""
         import torch

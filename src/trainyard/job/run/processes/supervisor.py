@@ -142,6 +142,8 @@ def _listen(
                 try:
                     yield message
                 except GeneratorExit:
+                    if not work.may_be_asked_to_stop:
+                        raise
                     is_left = True
                     stop.ask()
             if work.waits_for_caller:

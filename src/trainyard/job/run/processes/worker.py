@@ -322,9 +322,7 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
 def _is_stopped(work: WorkerInput, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
     """Return whether the run is to end now; all ranks agree, though they look at different moments."""
     config = work.config
-    if (
-        config.checkpoint is None and not work.waits_for_caller
-    ):  # nobody can ask: a signal ends such a run at once
+    if not work.may_be_asked_to_stop:
         return False
     is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())
     if executor.plan.num_ranks == 1:
