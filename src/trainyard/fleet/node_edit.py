@@ -10,7 +10,7 @@ from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING
 from trainyard.hardware.text import cluster_from_text
-from trainyard.reading import shown
+from trainyard.reading import count_text, shown
 from trainyard.reading.limits import MOST_DEVICES
 
 __all__ = ["NodeEdit", "edit_nodes"]
@@ -100,6 +100,9 @@ def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Clu
             f"what-if {shown(what_if)}: links of cluster {cluster.name!r} are described node by node, and those of other "
             "nodes are not; leave fabric out of its file, or describe the other cluster in a file"
         )
+    added = sum(node.num_devices for edit in edits if edit.is_added for node in edit.nodes)
+    taken = sum(node.num_devices for edit in edits if not edit.is_added for node in edit.nodes)
+    _check_num_devices(max(1, cluster.num_devices + added - taken), what_if)
     places = [
         _Place(node, number, frozenset(name for name, nodes in cluster.partitions if number in nodes))
         for number, node in enumerate(cluster.nodes)
@@ -108,15 +111,19 @@ def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Clu
         _check_partitions(edit, cluster, what_if)
         change = _added if edit.is_added else _taken
         places = change(places, edit, cluster, what_if)
-    if not 0 < sum(place.node.num_devices for place in places) <= MOST_DEVICES:
-        raise FleetError(
-            f"what-if {shown(what_if)} leaves {len(places):,} nodes; allowed are at least one device and at most "
-            f"{MOST_DEVICES:,}"
-        )
+    _check_num_devices(sum(place.node.num_devices for place in places), what_if)
     try:
         return _renumbered(cluster, places, what_if)
     except HardwareError as error:
         raise FleetError(f"what-if {shown(what_if)}: {error}") from None
+
+
+def _check_num_devices(num_devices: int, what_if: str) -> None:
+    if not 0 < num_devices <= MOST_DEVICES:
+        raise FleetError(
+            f"what-if {shown(what_if)} leaves {count_text(num_devices, 'device')}; allowed are at least one and at most "
+            f"{MOST_DEVICES:,}"
+        )
 
 
 def _check_partitions(edit: NodeEdit, cluster: Cluster, what_if: str) -> None:
@@ -138,7 +145,13 @@ def _check_partitions(edit: NodeEdit, cluster: Cluster, what_if: str) -> None:
 def _added(places: list[_Place], edit: NodeEdit, cluster: Cluster, what_if: str) -> list[_Place]:
     """Return the places, and places of added nodes after them."""
     names = {name.lower(): name for name in cluster.device_types}
-    nodes = [_renamed(node, names.get(node.device_type.lower(), node.device_type)) for node in edit.nodes]
+    # Nodes of one kind are one object.
+    kinds = {id(node): node for node in edit.nodes}
+    renamed = {
+        key: _renamed(node, names.get(node.device_type.lower(), node.device_type))
+        for key, node in kinds.items()
+    }
+    nodes = [renamed[id(node)] for node in edit.nodes]
     like = next((node for node in cluster.nodes if edit.is_kind_of(node)), None)
     if like is not None and not edit.describes_host:
         nodes = [like] * len(nodes)
