@@ -15,7 +15,7 @@ import pytest
 from trainyard.job.run.checkpoint.saved import complete_steps
 
 COMMAND = (
-    sys.executable, "-m", "trainyard.cli.main", "train", "gpt-tiny", "--rows", "4", "--processes", "2", "--strategies",
+    sys.executable, "-m", "trainyard", "train", "gpt-tiny", "--rows", "4", "--processes", "2", "--strategies",
     "data_parallel", "--checkpoint", "a folder",
 )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_a_command_ends_with_one_line(
 ) -> None:
     (tmp_path / file).write_text(_FILES[file])
     (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-m", "trainyard.cli.main", verb[0], file, *verb[1:]]
+    command = [sys.executable, "-m", "trainyard", verb[0], file, *verb[1:]]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

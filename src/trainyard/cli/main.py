@@ -50,7 +50,3 @@ def run() -> None:
     # At its end Python looks for garbage in all that there is, which takes seconds after a large plan.
     gc.freeze()
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    run()

@@ -93,7 +93,7 @@ def start(folder: Path, *options: str) -> Running:
     command = [
         sys.executable,
         "-m",
-        "trainyard.cli.main",
+        "trainyard",
         "fleet",
         "daemon",
         "--folder",

@@ -106,7 +106,7 @@ class Chaos:
             client.close()
 
     def kill_command(self) -> None:
-        command = [sys.executable, "-m", "trainyard.cli.main", "fleet", "status", "--server", self.daemon.url]
+        command = [sys.executable, "-m", "trainyard", "fleet", "status", "--server", self.daemon.url]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(self.chance.uniform(0.0, 0.5))
         process.kill()

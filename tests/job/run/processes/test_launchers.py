@@ -216,7 +216,7 @@ def test_the_command_line_plans_once_and_trains_on_all_ranks(launcher, tmp_path)
     (tmp_path / "line.py").write_text(FILE)
     command = [
         "-m",
-        "trainyard.cli.main",
+        "trainyard",
         "train",
         "line.py",
         "--steps",
