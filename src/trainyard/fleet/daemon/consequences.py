@@ -33,12 +33,13 @@ def write(connection: sql.Connection, event: Event, key: str = "") -> None:
 
 
 def _begin_span(connection: sql.Connection, event: Event) -> None:
-    """Begin a span, unless the job stays on the devices that it has."""
+    """Begin a span; a job that stays where it is goes on with the one that it has."""
     assert event.grant is not None, "a job that runs has devices"
     devices = json.dumps(event.grant.devices)
     now = (SPANS.c.job == event.job.name, SPANS.c.end_s.is_(None))
-    if connection.execute(sql.select(SPANS.c.devices).where(*now)).scalar() == devices:
-        return
+    if event.what is Happening.STAYS:
+        if connection.execute(sql.select(SPANS.c.devices).where(*now)).scalar() == devices:
+            return
     end_span(connection, event.job.name, event.now_s)
     values = {"job": event.job.name, "devices": devices, "start_s": event.now_s}
     connection.execute(SPANS.insert().values(values))
