@@ -37,9 +37,9 @@ def _begin_span(connection: sql.Connection, event: Event) -> None:
     assert event.grant is not None, "a job that runs has devices"
     devices = json.dumps(event.grant.devices)
     now = (SPANS.c.job == event.job.name, SPANS.c.end_s.is_(None))
-    if event.what is Happening.STAYS:
-        if connection.execute(sql.select(SPANS.c.devices).where(*now)).scalar() == devices:
-            return
+    query = sql.select(SPANS.c.devices).where(*now)
+    if event.what is Happening.STAYS and connection.execute(query).scalar() == devices:
+        return
     end_span(connection, event.job.name, event.now_s)
     values = {"job": event.job.name, "devices": devices, "start_s": event.now_s}
     connection.execute(SPANS.insert().values(values))
