@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set"
 )
 
+ANN = "ann-has-this-token"
 _BARS = """[...document.querySelectorAll("#timeline rect")].map(bar => {
   const {left, right, top, bottom} = bar.getBoundingClientRect(), fill = getComputedStyle(bar).fill;
   return {job: bar.dataset.job, said: bar.textContent, left, right, top, bottom, fill};
@@ -39,7 +40,11 @@ _PIXELS = """(async () => {
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("drawing")
-    with answering(Api(seeded_daemon(folder), Users.read(None))) as url, opened(url, folder) as found:
+    users = Users({ANN: "ann"})
+    with (
+        answering(Api(seeded_daemon(folder), users)) as url,
+        opened(f"{url}/#token={ANN}", folder) as found,
+    ):
         size = {"width": 1200, "height": 1600, "deviceScaleFactor": 1, "mobile": False}
         found.ask("Emulation.setDeviceMetricsOverride", **size)
         found.value("window.before = document.querySelector('#timeline svg')")
@@ -131,7 +136,7 @@ def test_curves_are_the_numbers(page: Page, number: int, values: list[float], sa
 
 
 def test_who_waits_is_shown_with_the_reason(page: Page) -> None:
-    assert re.search(r"c\s+ann\s+gpt-tiny\s+4\s+0 of 20", page.text("queue"))
+    assert re.search(r"c\s+ann\s+gpt-tiny\s+4\s+0 of 20\s.*\s83\.3 min\s", page.text("queue"))
     assert REASON in page.text("queue")
     assert page.text("errors") == ""
 

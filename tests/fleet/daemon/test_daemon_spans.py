@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,10 @@ def test_curves_begin_with_jobs_that_run(client: TestClient) -> None:
 def test_no_more_curves_are_read_at_once_than_allowed(tmp_path: Path) -> None:
     api = Api(seeded_daemon(tmp_path), Users())
     client = TestClient(api.app(), "http://localhost")
-    for _ in range(4):
-        api._readers.taken().__enter__()
-    answer = client.get("/curves")
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-    assert client.get("/jobs").status_code == 200
+    with ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(api._readers.taken())
+        answer = client.get("/curves")
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert client.get("/jobs").status_code == 200
+    assert client.get("/curves").status_code == 200

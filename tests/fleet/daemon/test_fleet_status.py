@@ -28,7 +28,7 @@ def told(url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def run(*options: str) -> str:
         assert cli.main(("fleet", "status", "--server", url, *options)) == 0
-        return capsys.readouterr().out
+        return re.sub(" +$", "", capsys.readouterr().out, flags=re.M)
 
     return run
 
