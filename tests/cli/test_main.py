@@ -48,7 +48,7 @@ INTERFACE = {
     "fleet daemon": "--json --cluster --folder --policy --backend --placement --round --stall --max-checkpoint-size "
     "--idle-limit --state --host --port --token-file --admin-commands --command-folders",
     "fleet submit": "FILE --json --server --token-file",
-    "fleet status": "--json --server --token-file",
+    "fleet status": "--json --server --token-file --user --state --node --summary --events",
     "fleet cancel": "NAME --json --server --token-file",
     "fleet logs": "NAME --json --server --token-file --lines",
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "

@@ -54,6 +54,25 @@ def test_a_new_stage_is_said_at_once_and_its_parts_every_ten_seconds():
     ]
 
 
+def test_work_of_hours_fills_no_log():
+    """Lines come every tenth of the time so far; a new stage is said at once."""
+    news = [(float(second), "running", "") for second in range(1, 36_001)] + [(36_001.0, "writing", "")]
+    lines = lines_of(news)
+    assert lines[:4] == ["[1 s] running", "[11 s] running", "[21 s] running", "[31 s] running"]
+    assert 60 < len(lines) < 90
+    assert lines[-1] == "[36001 s] writing"
+
+
+def test_a_terminal_shows_the_seconds_so_far(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    timed = progress._Timed("planning")
+    assert str(timed.__rich__()) == "[0 s] planning"
+    now[0] = 172.4
+    timed.report("measuring ops", "3 of 80")
+    assert str(timed.__rich__()) == "[72 s] measuring ops: 3 of 80"
+
+
 def test_work_of_less_than_a_second_prints_nothing(monkeypatch):
     monkeypatch.delenv("TRAINYARD_PROGRESS")
     monkeypatch.setattr(progress, "_LOOK_EVERY_S", 3600.0)

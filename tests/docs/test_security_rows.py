@@ -93,6 +93,12 @@ TESTS = {
         "fleet/daemon/test_daemon_limits.py": "test_only_some_may_pass_at_once",
         "fleet/daemon/test_daemon_faults.py": "test_a_submission_is_tried_again_while_the_daemon_is_busy",
     },
+    "devices over time; losses and speeds, for the daemon's page": {
+        "fleet/daemon/test_daemon_spans.py": "test_an_answer_is_bounded_however_devices_are_scattered "
+        "test_spans_of_a_window_come_newest_first test_no_more_curves_are_read_at_once_than_allowed "
+        "test_curves_are_of_jobs_whose_log_one_may_read",
+        "fleet/daemon/test_daemon_curves.py": "test_of_a_long_job_parts_are_read",
+    },
     "capture and measurement of a new job, in a process of its own": {
         "fleet/workload/test_level1.py": "test_what_takes_long_keeps_nobody_waiting test_whose_fault_it_is"
     },

@@ -17,13 +17,14 @@ from trainyard.reading import visible
 __all__ = ["ProgressLog", "showing_progress"]
 
 _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 10.0
+_SAY_PART = 0.1  # of the time so far: work of hours fills no log
 _saying = threading.Lock()
 # A process that is forked in the middle of a line would inherit the locks of stderr.
 os.register_at_fork(before=_saying.acquire, after_in_parent=_saying.release, after_in_child=_saying.release)
 
 
 class ProgressLog:
-    """Print progress to a log: one line for each new stage, else one every ten seconds.
+    """Print progress to a log: one line for each new stage, else one every ten seconds, later every tenth of the time.
 
     Parameters
     ----------
@@ -42,12 +43,26 @@ class ProgressLog:
         self._at = stage, part
 
     def look(self) -> None:
-        """Print a line if the stage is new or the last line is ten seconds old."""
+        """Print a line if the stage is new or the last line is old enough."""
         (stage, part), now_s = self._at, self._clock()
-        if stage not in self._said or now_s >= self._said_s + _SAY_EVERY_S:
+        every_s = max(_SAY_EVERY_S, _SAY_PART * (now_s - self._began_s))
+        if stage not in self._said or now_s >= self._said_s + every_s:
             self._said.add(stage)
             self._said_s = now_s
             self._say(f"[{now_s - self._began_s:.0f} s] {progress_text(stage, part)}")
+
+
+class _Timed:
+    """Text of a line that is rewritten: the stage that runs, its part, and the seconds so far."""
+
+    def __init__(self, stage: str) -> None:
+        self._text, self._began_s = stage, time.monotonic()
+
+    def report(self, stage: str, part: str) -> None:
+        self._text = progress_text(stage, part)
+
+    def __rich__(self) -> Text:
+        return Text(visible(f"[{time.monotonic() - self._began_s:.0f} s] {self._text}"))
 
 
 @contextmanager
@@ -60,8 +75,9 @@ def showing_progress(console: Console, stage: str) -> Iterator[Progress]:
     if console.quiet or os.environ.get("TRAINYARD_PROGRESS") == "off":
         yield no_progress
     elif console.is_terminal:
-        with console.status(Text(visible(stage))) as status:
-            yield lambda stage, part: status.update(Text(visible(progress_text(stage, part))))
+        timed = _Timed(stage)
+        with console.status(timed):
+            yield timed.report
     else:
         with _looking(ProgressLog(stage, lambda line: _print(console, line))) as log:
             yield log.report

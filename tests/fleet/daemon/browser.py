@@ -69,6 +69,13 @@ class Page:
             time.sleep(0.1)
         return text
 
+    def until(self, expression: str) -> None:
+        """Wait until an expression is true in the page."""
+        limit_s = time.monotonic() + _PATIENCE_S
+        while not self.value(expression):
+            assert time.monotonic() < limit_s, f"waited for {expression}"
+            time.sleep(0.05)
+
 
 @contextmanager
 def opened(url: str, folder: Path) -> Iterator[Page]:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from checkpoints_kept import check_done_again
 
+from trainyard.fleet.daemon.app import Api
 from trainyard.fleet.daemon.tables import FINAL
 from trainyard.fleet.run.job_directory import JobDirectory
 
@@ -173,6 +176,21 @@ def serving(folder: Path, *options: str) -> Iterator[Running]:
     finally:
         daemon.kill()
         kill_jobs(folder)
+
+
+@contextmanager
+def answering(api: Api) -> Iterator[str]:
+    """The address of a server that answers for a daemon in this process."""
+    server = uvicorn.Server(uvicorn.Config(api.app(), port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.05)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def form(name: str, num_devices: int = 1) -> dict[str, object]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 from browser import CHROMIUM, opened
-from daemons import TRAINING, Running, serving
+from daemons import TRAINING, Running, answering, serving
 
 from trainyard.fleet.daemon.app import Api
 from trainyard.fleet.daemon.store import Store
@@ -45,7 +43,8 @@ def test_it_shows_jobs_start_and_end(daemon: Running, tmp_path: Path) -> None:
         page.value("window.first = true")
         daemon.ask("POST", "/jobs", {"name": "long", **TRAINING, "steps": 1_000_000}, ANN)
         daemon.ask("POST", "/jobs", {"name": "brief", **TRAINING, "steps": 3}, ANN)
-        page.wait("running", "long", "gpt-tiny")
+        page.wait("running", "long", "gpt-tiny", "steps/s")
+        assert page.value("document.querySelectorAll('#running svg circle').length") == 2, "loss and speed"
         page.wait("queue", "brief", "0 are free")
         page.wait("nodes", "0: long")
         page.wait("about", "1 of 1 devices in use")
@@ -54,6 +53,8 @@ def test_it_shows_jobs_start_and_end(daemon: Running, tmp_path: Path) -> None:
         page.wait("running", "none")
         page.wait("nodes", "0: free")
         page.wait("history", "brief", "ends")
+        drawn = "[...document.querySelectorAll('#timeline rect')].map(bar => bar.dataset.job)"
+        assert sorted(page.value(drawn)) == ["brief", "long"]
         assert page.value("window.first") is True
         assert page.text("errors") == ""
 
@@ -74,24 +75,14 @@ def test_a_token_is_asked_for_and_taken(daemon: Running, tmp_path: Path) -> None
 def test_a_node_that_is_away_is_shown(tmp_path: Path) -> None:
     """It goes and comes back while the page is open."""
     cluster, store = parse_cluster("2x1xlocal"), Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
-    daemon = SimpleNamespace(cluster=cluster, store=store, scheduler=scheduler_of("fifo"), problem=None)
-    server = uvicorn.Server(
-        uvicorn.Config(Api(daemon, Users.read(None)).app(), port=0, log_level="error", lifespan="off")
+    daemon = SimpleNamespace(
+        cluster=cluster, store=store, scheduler=scheduler_of("fifo"), problem=None, clock=lambda: 1.0
     )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.05)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        with opened(f"http://127.0.0.1:{port}", tmp_path) as page:
-            assert "away" not in page.wait("nodes", "node 0, local", "node 1, local")
-            daemon.cluster = cluster.without({1})
-            assert "node 0, local: away" not in page.wait("nodes", "node 1, local: away")
-            page.wait("about", "0 of 1 devices in use")
-            daemon.cluster = cluster
-            page.wait("about", "0 of 2 devices in use")
-            assert "away" not in page.text("nodes")
-    finally:
-        server.should_exit = True
-        thread.join()
+    with answering(Api(daemon, Users.read(None))) as url, opened(url, tmp_path) as page:
+        assert "away" not in page.wait("nodes", "node 0, local", "node 1, local")
+        daemon.cluster = cluster.without({1})
+        assert "node 0, local: away" not in page.wait("nodes", "node 1, local: away")
+        page.wait("about", "0 of 1 devices in use")
+        daemon.cluster = cluster
+        page.wait("about", "0 of 2 devices in use")
+        assert "away" not in page.text("nodes")

@@ -7,6 +7,7 @@ its database, it may crash.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -204,8 +205,29 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     assert all(record.done == WORK for name, record in records.items() if name != CANCELLED)
     ends = Counter(event["job"] for event in store.events(10_000) if event["what"] in ("ends", "cancelled"))
     assert ends == Counter(list(forms))
+    check_spans(store, scheduler.shares)
     assert num_daemons > 2, "there was hardly a crash: the test says nothing"
     assert (world.num_lost > 0) == (losses > 0)
+
+
+def check_spans(store: Store, shares: bool) -> None:
+    """Each time that a job runs is a span, and no device is in two spans at once.
+
+    Parameters
+    ----------
+    shares : whether jobs may share devices.
+    """
+    spans = store.spans(0.0, 10_000)
+    runs = [event for event in store.events(10_000) if event["what"] == "runs"]
+    assert Counter(span.job for span in spans) == Counter(event["job"] for event in runs)
+    assert {span.start_s for span in spans} == {event["at_s"] for event in runs}
+    assert all(span.start_s <= span.end_s < math.inf for span in spans)
+    # A cancelled job is over only once it has left its devices, which others may get before.
+    every = sorted((s.start_s, s.end_s, d) for s in spans for d in s.devices if s.job != CANCELLED)
+    free_s = dict[int, float]()
+    for start_s, end_s, device in every:
+        assert shares or free_s.get(device, 0.0) <= start_s
+        free_s[device] = end_s
 
 
 def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_trainings_are_measured_while_the_other_devices_are_busy(
     told: list[str] = []
     found, costs = measured_alone(jobs, local, seconds=0.5, tell=told.append)
     *speeds, starts = told
-    assert [line.split(":")[0] for line in speeds] == ["gpt-tiny on 1 devices", "gpt-tiny on 2 devices"]
+    assert [line.split(":")[0] for line in speeds] == ["gpt-tiny on 1 device", "gpt-tiny on 2 devices"]
     assert starts.startswith(f"a start takes {costs.start_s:.1f} s, and {costs.together_s:.1f} s more")
     assert [training_of(job) for job in found] == [TRAINING, other]
     assert all(

@@ -50,7 +50,7 @@ def test_a_measurement_ends_with_a_step(
         stop=lambda names: None,
         progress=lambda name: Progress(int((clock.now_s - 3.0) / step_s)),
     )
-    trial = measure._started(job, backend, 5.0)
+    trial = measure.one_start(job, backend, 5.0)
     assert 1 / trial.steps_per_s == pytest.approx(step_s, abs=0.02)
     assert trial.start_s == pytest.approx(3.0, abs=0.04)
 
@@ -85,7 +85,7 @@ def test_slow_first_steps_belong_to_the_start(tmp_path: Path, monkeypatch: pytes
         stop=lambda names: None,
         progress=lambda name: Progress(sum(end_s <= clock.now_s for end_s in ends_s)),
     )
-    trial = measure._started(training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)), backend, 5.0)
+    trial = measure.one_start(training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)), backend, 5.0)
     assert trial.steps_per_s == pytest.approx(2.0, rel=0.02)
     assert trial.start_s == pytest.approx(
         6.0, abs=0.1

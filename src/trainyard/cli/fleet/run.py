@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from trainyard.cli.fleet.costs import Restart, Start
+from trainyard.cli.bounds import DURATION
+from trainyard.cli.fleet.run_log import RunLog, counted
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.outputs import Output
+from trainyard.cli.quantities import DurationOrZero
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
     from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.records import FleetRun
     from trainyard.fleet.run.directory_backend import DirectoryBackend
+    from trainyard.fleet.scheduler import Scheduler
     from trainyard.fleet.workload.job import Job
+    from trainyard.progress import Progress
 
 __all__ = ["Options", "act", "outcome_of"]
 
@@ -31,8 +34,11 @@ class Options(RunningOptions):
     """Jobs in Trainyard's own form (see the guide): trainings (steps, model, batch_size) or commands."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
-    start: Start = 0.0
-    restart: Restart = 0.0
+    start: Annotated[DurationOrZero | None, DURATION] = None
+    """Time that a job needs to start before its first step, for the prediction; by default as --restart, and if none is
+    given one start is measured."""
+    restart: Annotated[DurationOrZero | None, DURATION] = None
+    """Time that a job loses when it gets other devices, or devices again, for the prediction; by default as --start."""
     measure: bool = False
     """Before, let every training run alone for some seconds on the backend; predict with the speeds and times found."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -41,7 +47,12 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
-    from trainyard.compiling import compiling_is_said
+    with screen.waiting("reading the jobs") as progress:
+        return _compare(options, screen, progress)
+
+
+def _compare(options: Options, screen: Screen, progress: Progress) -> Outcome:
+    """Predict, run, compare; say what is done from the first second."""
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import check_runnable, make_backend
     from trainyard.fleet.run.measure import measured_document
@@ -55,22 +66,20 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     cluster = parse_cluster(options.cluster)
     scheduler = scheduler_of(options.policy, options.placement, options.round)
-    costs = _costs(options)
+    _check_costs(options)
     # Whoever runs jobs trusts what they run.
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True, own_files=True))
-    check_runnable(jobs, cluster, scheduler.policy, options.limits)
+    check_runnable(counted(jobs, "checking the jobs", progress), cluster, scheduler.policy, options.limits)
     for line in ignored_lines(ignored_by([scheduler], jobs)):
         screen.say(line)
     folder = options.folder.resolve()
     with only_for_user(), only_scheduler(folder, folder):
+        progress("starting the backend", options.backend)
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
         backend = make_backend(options.backend, cluster, folder, how)
-        jobs, costs = _with_speeds(jobs, costs, backend, options.measure, screen)
-        with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
-            predicted = scheduler.simulate(
-                jobs, cluster, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
-            )
-        screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
+        backend.warm_up()
+        jobs, costs = _with_costs(jobs, options, backend, screen, progress)
+        predicted = _predicted(jobs, scheduler, backend, costs, options, screen, progress)
         measured = run_fleet(
             jobs,
             cluster,
@@ -79,7 +88,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             name=scheduler.text,
             place=scheduler.place,
             rounds=scheduler.rounds,
-            tell=lambda event: screen.say(str(event)),
+            tell=RunLog(len(jobs), screen.say, progress).hear,
         )
     title = f"{options.trace.name} on {cluster.name} under {scheduler.text}: predicted / measured"
     facts = {
@@ -90,7 +99,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     if options.html is not None:
         screen.keep(_page(title, predicted, measured, facts), options.html)
-    document: dict[str, Any] = facts | {"trace": str(options.trace)}
+    document: dict[str, Any] = facts | {"trace": str(options.trace), "costs": asdict(costs)}
     if options.measure:
         document["alone"] = measured_document(jobs, costs)
     return outcome_of(predicted=predicted, measured=measured, title=title, facts=document)
@@ -109,31 +118,62 @@ def outcome_of(*, predicted: FleetRun, measured: FleetRun, title: str, facts: di
     return Outcome(facts | runs, (measured_table(title, predicted, measured),))
 
 
-def _costs(options: Options) -> Costs:
-    """Return the times of starts that are given."""
+def _check_costs(options: Options) -> None:
+    """Check that the times of starts are given or measured, not both."""
     from trainyard.fleet.errors import FleetError
-    from trainyard.fleet.mechanism.costs import Costs
 
-    costs = Costs(options.restart, options.start)
-    if options.measure and costs != Costs():
+    if options.measure and (options.start, options.restart) != (None, None):
         raise FleetError(
             "--measure finds out what starts take; leave --start and --restart out, or --measure"
         )
-    return costs
 
 
-def _with_speeds(
-    jobs: tuple[Job, ...], costs: Costs, backend: DirectoryBackend, measure: bool, screen: Screen
+def _with_costs(
+    jobs: tuple[Job, ...], options: Options, backend: DirectoryBackend, screen: Screen, progress: Progress
 ) -> tuple[tuple[Job, ...], Costs]:
-    """Return jobs with the speeds of a ready backend, and the costs of starts there."""
+    """Return jobs with their speeds on a ready backend, and the costs of starts there: given, or measured."""
+    from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.run.measure import measured_alone
+    from trainyard.fleet.run.startup import measured_start
     from trainyard.fleet.workload.training_job import on_places
 
-    backend.warm_up()
-    if not measure:
-        return tuple(on_places(job, backend.core_part) for job in jobs), costs
-    with screen.waiting("measuring") as progress:
-        return measured_alone(jobs, backend, tell=partial(progress, "measuring"))
+    if options.measure:
+        return measured_alone(jobs, backend, tell=screen.say, progress=progress)
+    jobs = tuple(on_places(job, backend.core_part) for job in jobs)
+    given = [each_s for each_s in (options.restart, options.start) if each_s is not None]
+    if given or not jobs:
+        return jobs, Costs(given[0], given[-1]) if given else Costs()
+    costs = measured_start(jobs, backend, tell=screen.say, progress=progress)
+    if any(job.command is not None for job in jobs):
+        screen.say(
+            "not counted: what a command does before its first step, such as loading PyTorch, unless its length_s has it"
+        )
+    return jobs, costs
+
+
+def _predicted(
+    jobs: tuple[Job, ...],
+    scheduler: Scheduler,
+    backend: DirectoryBackend,
+    costs: Costs,
+    options: Options,
+    screen: Screen,
+    progress: Progress,
+) -> FleetRun:
+    """Simulate the run, and say when it is to be over."""
+    from trainyard.compiling import compiling_is_said
+    from trainyard.fleet.workload.training_job import kinds_of, predict_speeds
+
+    if not options.measure:
+        for job in counted(kinds_of(jobs), "predicting speeds", progress):
+            predict_speeds(job, backend.cluster)
+    progress("simulating the run", "")
+    with compiling_is_said(screen.say, "the simulator"):
+        predicted = scheduler.simulate(
+            jobs, backend.cluster, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
+        )
+    screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
+    return predicted
 
 
 def _page(title: str, predicted: FleetRun, measured: FleetRun, facts: dict[str, str]) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from trainyard.cli.bounds import FRACTION, PERIOD, PERIOD_OR_NEVER
-from trainyard.cli.fleet.costs import Restart, Start
-from trainyard.cli.quantities import Duration, DurationOrNever
+from trainyard.cli.bounds import DURATION, FRACTION, PERIOD, PERIOD_OR_NEVER
+from trainyard.cli.quantities import Duration, DurationOrNever, DurationOrZero
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -63,8 +62,10 @@ class CostAndFailureOptions:
     """Costs of starting and moving jobs, and failures."""
 
     heading = "costs and failures"
-    start: Start = 0.0
-    restart: Restart = 0.0
+    start: Annotated[DurationOrZero, DURATION] = 0.0
+    """Predicted time that a job needs to start before its first step."""
+    restart: Annotated[DurationOrZero, DURATION] = 0.0
+    """Predicted time that a job loses when it gets other devices, or devices again."""
     failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
     node_failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")

@@ -2,11 +2,15 @@
 
 ======================= ===============================================================================================
 POST /jobs              submit one job: a mapping in the own form of workloads, as JSON or YAML
-GET /jobs               the last 1000 jobs, or ``?last=N``, as they were submitted, and all that are not over
+GET /jobs               the last 1000 jobs, or ``?last=N``, as they were submitted, and all that are not over;
+                        ``?user=NAME&state=STATE,STATE``
 GET /jobs/NAME          one job
 DELETE /jobs/NAME       cancel a job
 GET /jobs/NAME/log      its last steps and what its processes printed, as text; ``?lines=N``
-GET /events             what happened, the newest first; ``?last=N``
+GET /events             what happened, the newest first; ``?last=N&user=NAME&job=NAME``
+GET /spans              which jobs had which devices in the last hour, or ``?within_s=S``, the newest first; ``?last=N``
+GET /curves             loss and speed over their steps of jobs whose log the user may read: those that run, then the
+                        last ones; ``?last=N``
 GET /cluster            nodes, devices, and who has them
 GET /metrics            for Prometheus
 GET /, /healthz         a page to watch all this; whether the daemon schedules. These two need no token
@@ -17,6 +21,8 @@ Answers that are no success are ``{"error": "what was asked for, and what is all
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +33,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
+from trainyard.fleet.daemon.curves import curve_of
 from trainyard.fleet.daemon.daemon import Daemon
 from trainyard.fleet.daemon.limits import ConcurrencyLimit, body_of
 from trainyard.fleet.daemon.log import log_text
@@ -36,11 +43,15 @@ from trainyard.fleet.daemon.store import StateError
 from trainyard.fleet.daemon.tables import Record, State
 from trainyard.fleet.daemon.users import Users
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.span import Span
 from trainyard.fleet.workload.level1 import UnansweredError
 from trainyard.hardware.interface import is_loopback
+from trainyard.reading import shown
+from trainyard.reading.limits import LONGEST_S
 
 _MOST_BYTES, _MOST_ROWS = 65_536, 100_000
-_SUBMISSIONS_AT_ONCE = 8
+_SUBMISSIONS_AT_ONCE, _CURVES_AT_ONCE = 8, 4
+_MOST_SPANS, _MOST_RUNS, _MOST_CURVES = 2000, 20_000, 20
 _AGAIN_S = 5  # after which what is not there now may be
 _FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 _PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -57,6 +68,7 @@ class Api:
     def __init__(self, daemon: Daemon, users: Users) -> None:
         self.daemon, self.users = daemon, users
         self._submissions = ConcurrencyLimit(_SUBMISSIONS_AT_ONCE, "jobs are submitted")
+        self._readers = ConcurrencyLimit(_CURVES_AT_ONCE, "requests for curves are answered")
 
     def app(self) -> FastAPI:
         """The application for a server."""
@@ -68,6 +80,8 @@ class Api:
             ("DELETE", "/jobs/{name}", self.cancel),
             ("GET", "/jobs/{name}/log", self.log),
             ("GET", "/events", self.events),
+            ("GET", "/spans", self.spans),
+            ("GET", "/curves", self.curves),
             ("GET", "/cluster", self.cluster),
             ("GET", "/metrics", self.metrics),
             ("GET", "/", self.page),
@@ -118,12 +132,11 @@ class Api:
             record = await run_in_threadpool(self.daemon.submit, text, user)
         return JSONResponse(job_document(record), 201)
 
-    def jobs(self, request: Request, last: int = 1000) -> Response:
+    def jobs(self, request: Request, last: int = 1000, user: str | None = None, state: str = "") -> Response:
         """GET /jobs."""
         self.user(request)
-        return JSONResponse(
-            {"jobs": [job_document(record) for record in self.daemon.store.recent(_few(last))]}
-        )
+        records = self.daemon.store.recent(_few(last), user, _states(state))
+        return JSONResponse({"jobs": [job_document(record) for record in records]})
 
     def job(self, request: Request, name: str) -> Response:
         """GET /jobs/NAME."""
@@ -141,10 +154,32 @@ class Api:
         record = self.daemon.own_job(name, user, user in self.users.admins)
         return PlainTextResponse(log_text(self.daemon.directory(record.name), lines))
 
-    def events(self, request: Request, last: int = 50) -> Response:
+    def events(
+        self, request: Request, last: int = 50, user: str | None = None, job: str | None = None
+    ) -> Response:
         """GET /events."""
         self.user(request)
-        return JSONResponse({"events": self.daemon.store.events(_few(last))})
+        return JSONResponse({"events": self.daemon.store.events(_few(last), job, user)})
+
+    def spans(self, request: Request, within_s: float = 3600.0, last: int = _MOST_SPANS) -> Response:
+        """GET /spans."""
+        self.user(request)
+        now_s = self.daemon.clock()
+        from_s = now_s - max(0.0, min(within_s, LONGEST_S))
+        most = max(0, min(last, _MOST_SPANS))
+        return JSONResponse(spans_document(self.daemon.store.spans(from_s, most), from_s, now_s, most))
+
+    def curves(self, request: Request, last: int = _MOST_CURVES) -> Response:
+        """GET /curves."""
+        user = self.user(request)
+        owner = None if user in self.users.admins else user
+        started = [r for r in self.daemon.store.recent(_MOST_CURVES, owner) if r.first_start_s is not None]
+        # Those that have devices first, then the newest.
+        started.sort(key=lambda record: (record.grant is None, -record.number))
+        with self._readers.taken():
+            names = [record.name for record in started[: max(0, min(last, _MOST_CURVES))]]
+            found = {name: curve_of(self.daemon.directory(name)) for name in names}
+        return JSONResponse({"curves": found})
 
     def cluster(self, request: Request) -> Response:
         """GET /cluster."""
@@ -213,6 +248,55 @@ def cluster_document(daemon: Daemon) -> dict[str, Any]:
         "problem": daemon.problem,
         "nodes": nodes,
     }
+
+
+def spans_document(spans: Sequence[Span], from_s: float, now_s: float, most: int) -> dict[str, Any]:
+    """Spans of jobs on devices, the newest first, with runs of devices as (first, count).
+
+    The end of a span that is not over is null. ``is_cut`` says whether older spans may be left out.
+
+    Parameters
+    ----------
+    most : spans that were asked for.
+    """
+    found: list[dict[str, Any]] = []
+    num_runs = 0
+    for span in spans:
+        runs = _runs(span.devices)
+        num_runs += len(runs)
+        if num_runs > _MOST_RUNS:
+            break
+        end_s = span.end_s if math.isfinite(span.end_s) else None
+        found.append({"job": span.job, "start_s": span.start_s, "end_s": end_s, "devices": runs})
+    is_cut = len(spans) == most or len(found) < len(spans)
+    return {"from_s": from_s, "now_s": now_s, "is_cut": is_cut, "spans": found}
+
+
+def _runs(devices: Sequence[int]) -> list[list[int]]:
+    """Devices as runs of consecutive numbers, each (first, count)."""
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and device == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([device, 1])
+    return runs
+
+
+def _states(text: str) -> tuple[State, ...]:
+    """Read states, separated by commas; none are named by an empty text.
+
+    Raises
+    ------
+    Refusal
+        If there is no such state.
+    """
+    try:
+        return tuple(State(part.strip()) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise Refusal(
+            422, f"state is one of {', '.join(State)}, or several by commas, not {shown(text)}"
+        ) from error
 
 
 def _few(last: int) -> int:

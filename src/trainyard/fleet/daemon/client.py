@@ -53,9 +53,21 @@ class Client:
                     raise
                 time.sleep(error.retry_s)
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """All jobs that are not over, and the last of the others."""
-        found: list[dict[str, Any]] = self._document("GET", "/jobs")["jobs"]
+    def jobs(self, user: str | None = None, state: str | None = None) -> list[dict[str, Any]]:
+        """All jobs that are not over, and the last of the others.
+
+        Parameters
+        ----------
+        user, state : of which alone jobs are returned; several states are separated by commas.
+        """
+        found: list[dict[str, Any]] = self._document("GET", f"/jobs{_query(user=user, state=state)}")["jobs"]
+        return found
+
+    def events(self, last: int, user: str | None = None) -> list[dict[str, Any]]:
+        """The last events, the newest first; of the jobs of one user, if one is named."""
+        found: list[dict[str, Any]] = self._document("GET", f"/events{_query(last=last, user=user)}")[
+            "events"
+        ]
         return found
 
     def job(self, name: str) -> dict[str, Any]:
@@ -124,6 +136,12 @@ class Client:
         if error.code == 401:
             return f"{text}; give a file with yours by --token-file or TRAINYARD_TOKEN_FILE"
         return text
+
+
+def _query(**values: object) -> str:
+    """Return the query of an address, without the values that are None."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urllib.parse.urlencode(given)}" if given else ""
 
 
 def read_token(path: Path) -> str:

@@ -28,7 +28,7 @@ from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.run.decision import look_at
 from trainyard.fleet.run.drive import POLL_S, Driver
-from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.observed import NoNotes
@@ -333,7 +333,15 @@ class Daemon:
 
     def _restore(self, record: Record) -> None:
         self._permissions.check(record.job, record.owner)  # which may have been taken away since
-        self.driver.restore(self._job_of(record), self.clock(), self._past_of(record))
+        job = self._job_of(record)
+        self.driver.restore(job, self.clock(), self._past_of(record))
+        if record.grant is not None and record.name not in self._running():
+            why = "it did not run any more when the daemon came back"
+            self._write_event(Event(self.clock(), job, Happening.LEAVES, record.grant, why))
+
+    def _running(self) -> set[str]:
+        """Return the names of the jobs that have devices."""
+        return {self.driver.table.job(row).name for row in self.driver.running}
 
     def _job_of(self, record: Record) -> Job:
         return on_places(record.job, self._engine.core_part)
@@ -373,7 +381,7 @@ class Daemon:
         # Whom the policy admits is written down at once: it is a promise.
         if now_s < self._progress_s + _PROGRESS_EVERY_S and admitted <= self._admitted and not last:
             return
-        running = {driver.table.job(row).name for row in driver.running}
+        running = self._running()
         waiting = {
             name: driver.waiting.get(name, "nothing was decided since it came, or lost its devices")
             for name in driver.names

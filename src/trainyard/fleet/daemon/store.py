@@ -8,6 +8,7 @@ right. Of a cancelled job the wish is written first, and the deed when it is don
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -28,11 +29,13 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.distribution import install_command
+from trainyard.fleet.daemon.consequences import consequences, end_span, write
 from trainyard.fleet.daemon.refusal import Refusal
-from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Record, State, record_of
+from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, SPANS, TABLES, Record, State, record_of
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
+from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.reading import visible
 
@@ -178,7 +181,7 @@ class Store:
                         settled_s=now_s,
                     )
                 )
-                _write(connection, arrival)
+                write(connection, arrival)
         except IntegrityError as error:
             raise Refusal(
                 409, f"there is or was a job {job.name!r} already; give this one another name"
@@ -203,11 +206,11 @@ class Store:
         """
         if event.what is Happening.ARRIVES:
             return  # written when it was submitted
-        values = _consequences(event)
+        values = consequences(event)
         if done is not None:
             values = _columns(done, event.now_s) | values
         with suppress(IntegrityError), self._begins() as connection:
-            _write(connection, event, key)
+            write(connection, event, key)
             connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
 
     def fail(self, name: str, why: str, now_s: float) -> None:
@@ -220,6 +223,7 @@ class Store:
             connection.execute(
                 EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
             )
+            end_span(connection, name, now_s)
 
     def note_reason(self, name: str, why: str) -> None:
         """Write down why a job waits."""
@@ -254,13 +258,19 @@ class Store:
         """Jobs in any of some states, all if none are named, as they were submitted."""
         return self._records(JOBS.c.state.in_(states) if states else sql.true())
 
-    def recent(self, last: int) -> Sequence[Record]:
-        """The jobs that are not over, and of all jobs the last so many, as they were submitted."""
-        newest = sql.select(JOBS.c.number).order_by(JOBS.c.number.desc()).limit(last)
+    def recent(self, last: int, owner: str | None = None, states: Sequence[State] = ()) -> Sequence[Record]:
+        """The jobs that are not over, and of all jobs the last so many, as they were submitted.
+
+        Parameters
+        ----------
+        owner, states : of which alone jobs are counted and returned; by default of all.
+        """
+        wanted = _owned_by(owner) & (JOBS.c.state.in_(states) if states else sql.true())
+        newest = sql.select(JOBS.c.number).where(wanted).order_by(JOBS.c.number.desc()).limit(last)
         live = JOBS.c.state.in_(
             [state for state in State if state not in FINAL]
         )  # of which there is an index
-        return self._records(live | JOBS.c.number.in_(newest))
+        return self._records(wanted & (live | JOBS.c.number.in_(newest)))
 
     def _records(self, where: sql.ColumnElement[bool]) -> Sequence[Record]:
         query = sql.select(JOBS).where(where).order_by(JOBS.c.number)
@@ -290,14 +300,37 @@ class Store:
             jct_s, queueing_s, device_s = connection.execute(query.where(c.state == State.ENDED)).one()
         return float(jct_s), float(queueing_s), float(device_s)
 
-    def events(self, last: int, job: str | None = None) -> list[dict[str, Any]]:
-        """The last events, the newest first; of one job, if it is named."""
+    def events(self, last: int, job: str | None = None, owner: str | None = None) -> list[dict[str, Any]]:
+        """The last events, the newest first; of one job, or of the jobs of one user, if they are named."""
         shown = [column for column in EVENTS.c if column is not EVENTS.c.key]
         query = sql.select(*shown).order_by(EVENTS.c.number.desc()).limit(last)
         if job is not None:
-            query = query.where(EVENTS.c.job == job)
+            query = query.where(EVENTS.c.job == job if visible(job) == job else sql.false())
+        if owner is not None:
+            query = query.where(EVENTS.c.job.in_(sql.select(JOBS.c.name).where(_owned_by(owner))))
         with self._reads() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def spans(self, since_s: float, last: int) -> list[Span]:
+        """The last spans of jobs on devices that are not over or ended later than a time, the newest first.
+
+        The end of a span that is not over is infinity.
+        """
+        c = SPANS.c
+        query = sql.select(c.job, c.start_s, c.end_s, c.devices).order_by(c.number.desc()).limit(last)
+        with self._reads() as connection:
+            rows = connection.execute(query.where(c.end_s.is_(None) | (c.end_s > since_s))).all()
+        return [
+            Span(job, start_s, math.inf if end_s is None else end_s, tuple(json.loads(devices)))
+            for job, start_s, end_s, devices in rows
+        ]
+
+
+def _owned_by(owner: str | None) -> sql.ColumnElement[bool]:
+    """Whether a job is of a user; None is any user. A name that no database holds is nobody's."""
+    if owner is None:
+        return sql.true()
+    return JOBS.c.owner == owner if visible(owner) == owner else sql.false()
 
 
 def _columns(done: Done, now_s: float) -> dict[str, Any]:
@@ -360,39 +393,3 @@ def _passing(connect: Callable[[], AbstractContextManager[sql.Connection]]) -> I
     except (DatabaseError, InterfaceError, PoolTimeoutError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise StateError(f"the state cannot be read or written now: {reason}") from error
-
-
-def _write(connection: sql.Connection, event: Event, key: str = "") -> None:
-    text = visible(event.text)
-    values = {"at_s": event.now_s, "job": event.job.name, "what": str(event.what), "text": text}
-    connection.execute(EVENTS.insert().values(values | ({"key": key} if key else {})))
-
-
-def _consequences(event: Event) -> dict[str, Any]:
-    """What an event changes in the row of its job."""
-    now_s, c, why = event.now_s, JOBS.c, visible(event.why)  # databases take no other text
-    over = {"granted": None, "reason": why, "finish_s": now_s}
-    match event.what:
-        case Happening.RUNS | Happening.STAYS:
-            assert event.grant is not None
-            granted = json.dumps(event.grant._asdict())
-            first_start_s = sql.func.coalesce(c.first_start_s, now_s)
-            return _unless_cancelling(State.RUNNING) | {
-                "granted": granted,
-                "first_start_s": first_start_s,
-                "reason": "",
-            }
-        case Happening.LEAVES | Happening.FAILS | Happening.LOSES_NODE:
-            return _unless_cancelling(State.WAITING) | {"granted": None, "reason": why}
-        case Happening.ENDS:
-            return over | {"state": State.ENDED, "done": event.job.work}
-        case Happening.CANCELLED:
-            return over | {"state": State.CANCELLED}
-        case Happening.REFUSED:
-            return over | {"state": State.REFUSED}
-        case _:
-            return over | {"state": State.FAILED}
-
-
-def _unless_cancelling(state: State) -> dict[str, Any]:
-    return {"state": sql.case((JOBS.c.state == State.CANCELLING, State.CANCELLING), else_=state)}

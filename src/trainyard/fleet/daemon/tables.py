@@ -64,6 +64,15 @@ EVENTS = sql.Table(
     sql.Column("key", sql.String(16), nullable=False, unique=True, default=lambda: secrets.token_hex(8)),
     sql.Column("text", sql.Text, nullable=False),
 )
+SPANS = sql.Table(
+    "spans",
+    TABLES,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("job", sql.String(100), nullable=False, index=True),
+    sql.Column("devices", sql.Text, nullable=False),  # numbers as JSON
+    sql.Column("start_s", sql.Double, nullable=False),
+    sql.Column("end_s", sql.Double, index=True),  # none while the job has the devices
+)
 ABOUT = sql.Table(
     "about",
     TABLES,

@@ -34,7 +34,7 @@ def last_progress_line(file: Path, most_steps: int) -> ProgressLine | None:
     ----------
     most_steps : all steps of the command; a line with more counts as these.
     """
-    lines = _lines(end_of(file, _LAST_BYTES), most_steps)
+    lines = progress_lines(end_of(file, _LAST_BYTES), most_steps)
     return lines[-1] if lines else None
 
 
@@ -59,7 +59,7 @@ class CommandLosses:
         with suppress(OSError):
             text = whole_lines(self._file, self._offset)
             self._offset += len(text)
-            for line in _lines(text, self._most_steps):
+            for line in progress_lines(text, self._most_steps):
                 if math.isfinite(line.loss):
                     epoch = max(0, line.step - 1) // self._epoch_steps
                     self._epochs.setdefault(epoch, {})[line.step] = line.loss
@@ -68,8 +68,8 @@ class CommandLosses:
         return tuple((float(max(losses)), sum(losses.values()) / len(losses)) for losses in finished)
 
 
-def _lines(text: bytes, most_steps: int) -> list[ProgressLine]:
-    """Read lines; a line without a step is left out, as the command of a user may write anything."""
+def progress_lines(text: bytes, most_steps: int) -> list[ProgressLine]:
+    """Read lines of a command's progress; a line without a step is left out, as the command may write anything."""
     lines = []
     for entry in entries(text):
         if isinstance(entry, dict) and math.isfinite(step := _number(entry.get("step"))):

@@ -20,6 +20,7 @@ from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, training_job, training_of
 from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.processes import IDLE_S
+from trainyard.progress import Progress, no_progress
 
 _POLL_S, _LOOK_S = 0.01, 1.0
 _ENDLESS = 10**9
@@ -53,6 +54,7 @@ def measured_alone(
     *,
     seconds: float = 20.0,
     tell: Callable[[str], None] = lambda _: None,
+    progress: Progress = no_progress,
 ) -> tuple[tuple[Job, ...], Costs]:
     """Jobs with speeds as they are on a backend, and what starting costs there.
 
@@ -64,7 +66,8 @@ def measured_alone(
     ----------
     jobs : trainings; the ones returned are equal but for their speeds.
     seconds : of every training on every number of devices, in all, without starting and stopping.
-    tell : hears what is measured.
+    tell : gets a line for each result.
+    progress : gets what is measured, how many of how many that is, and what comes next.
 
     Raises
     ------
@@ -75,19 +78,42 @@ def measured_alone(
     for job in jobs:
         most = min(job.most_devices, backend.cluster.num_devices)
         fitting = (n for n in training_of(job).sizes(most) if n >= job.least_devices)
-        counts.setdefault(_endless(job), set()).update(fitting)
+        counts.setdefault(endless(job), set()).update(fitting)
+    parts = _Parts([(model, size) for model, sizes in counts.items() for size in sorted(sizes)], progress)
     trials: dict[Training, dict[int, Trial]] = {}
     for number, (training, sizes) in enumerate(counts.items()):
         for size in sorted(sizes):
+            parts.begin_next()
             trial = _alone(f"measured-{number}-on-{size}", training, size, backend, seconds)
             trials.setdefault(training, {})[size] = trial
-            tell(f"{training.model} on {size} devices: {trial.steps_per_s:.3g} steps/s")
+            tell(f"{training.model} on {devices_text(size)}: {trial.steps_per_s:.3g} steps/s")
     every = [trial for by_size in trials.values() for trial in by_size.values()]
     # A job that starts must in the end be stopped, or stop by itself, which takes as long.
     both_s = median(trial.start_s + trial.stop_s for trial in every)
+    parts.begin_next()
     together_s = _together(trials, backend)
     tell(f"a start takes {both_s:.1f} s, and {together_s:.1f} s more for each other at the same moment")
-    return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s, together_s)
+    return tuple(_with_speeds(job, trials[endless(job)]) for job in jobs), Costs(both_s, both_s, together_s)
+
+
+class _Parts:
+    """Parts of a measurement, one for each training on each number of devices and one for starts at the same moment."""
+
+    def __init__(self, shapes: Sequence[tuple[Training, int]], progress: Progress) -> None:
+        alone = [f"{training.model} on {devices_text(size)}" for training, size in shapes]
+        self._names, self._number, self._progress = [*alone, "starts at the same moment", ""], 0, progress
+
+    def begin_next(self) -> None:
+        """Report the part that begins, and the next one."""
+        part, then = self._names[self._number : self._number + 2]
+        self._number += 1
+        place = f"{self._number} of {len(self._names) - 1}"
+        self._progress("measuring", f"{place}, {part}; then {then or 'the prediction'}")
+
+
+def devices_text(count: int) -> str:
+    """Return a number of devices in words."""
+    return f"{count} device" if count == 1 else f"{count} devices"
 
 
 def measured_document(jobs: Sequence[Job], costs: Costs) -> dict[str, Any]:
@@ -96,7 +122,8 @@ def measured_document(jobs: Sequence[Job], costs: Costs) -> dict[str, Any]:
     return {"steps_per_s": speeds, "start_s": costs.start_s, "together_s": costs.together_s}
 
 
-def _endless(job: Job) -> Training:
+def endless(job: Job) -> Training:
+    """Return the training of a job, with more steps than any measurement lasts."""
     return replace(training_of(job).as_fast, steps=_ENDLESS)
 
 
@@ -108,7 +135,7 @@ def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:
 def _alone(name: str, training: Training, size: int, backend: DirectoryBackend, seconds: float) -> Trial:
     job = training_job(name, 0.0, size, training)
     with _busy_elsewhere(job, backend):
-        every = [_started(job, backend, seconds / _STARTS) for _ in range(_STARTS)]
+        every = [one_start(job, backend, seconds / _STARTS) for _ in range(_STARTS)]
     return Trial(
         mean(t.steps_per_s for t in every),
         median(t.start_s for t in every),
@@ -146,7 +173,7 @@ def _running(
             shutil.rmtree(backend.directory(name).path, ignore_errors=True)
         began_s = time.monotonic()
         for name, first in places.items():
-            backend.start(replace(job, name=name), _grant(job, first, backend))
+            backend.start(replace(job, name=name), grant_from(job, first, backend))
         with _watching(backend, places):
             yield [(steps, seen_s - began_s) for steps, seen_s in _reach(backend, list(places), _WARM)]
     finally:
@@ -166,7 +193,18 @@ def _watching(backend: DirectoryBackend, names: Iterable[str]) -> AbstractContex
     return beating(watch, backend.limits.heartbeat_s)
 
 
-def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
+def first_device(job: Job, backend: DirectoryBackend) -> int:
+    """Return the first device of the cluster of a type on which a job can run."""
+    cluster = backend.cluster
+    nodes = [
+        number
+        for number, node in enumerate(cluster.nodes)
+        if node.device_type in (job.device_types or (node.device_type,))
+    ]
+    return int(cluster.first_device[nodes[0]]) if nodes else 0
+
+
+def grant_from(job: Job, first: int, backend: DirectoryBackend) -> Grant:
     """A job's devices from one on, with room for as many others as may have them, too."""
     node = int(backend.cluster.node_of[first])
     return Grant(tuple(range(first, first + job.num_devices)), 1.0 / backend.jobs_per_device(node))
@@ -187,12 +225,12 @@ def _together(trials: Mapping[Training, Mapping[int, Trial]], backend: Directory
     return max(0.0, longer_s / (count - 1))
 
 
-def _started(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
-    """One start, some seconds of running, and one stop; nothing is left of it."""
+def one_start(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
+    """Measure one start, some seconds of running, and one stop; nothing is left of the job."""
     name, directory = job.name, backend.directory(job.name).path
     shutil.rmtree(directory, ignore_errors=True)
     began_s = time.monotonic()
-    backend.start(job, _grant(job, 0, backend))
+    backend.start(job, grant_from(job, first_device(job, backend), backend))
     with _watching(backend, [name]):
         trial = _tried(name, backend, seconds, began_s)
     shutil.rmtree(directory)

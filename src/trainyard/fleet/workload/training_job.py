@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Report
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot, spot_of
 from trainyard.fleet.workload.level1 import ask
 from trainyard.fleet.workload.measured_report import updated_report
 from trainyard.fleet.workload.training import Training
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,21 @@ def on_places(job: Job, core_part: float) -> Job:
     if core_part == 1.0 or not isinstance(job.profile, Predicted):
         return job
     return replace(job, profile=replace(job.profile, core_part=core_part))
+
+
+def kinds_of(jobs: Iterable[Job]) -> list[Job]:
+    """Return one job of each kind: trainings that are equally fast and ask for as many devices are one kind."""
+    kinds = {
+        (job.profile.training.as_fast, job.num_devices): job
+        for job in jobs
+        if isinstance(job.profile, Predicted)
+    }
+    return list(kinds.values())
+
+
+def predict_speeds(job: Job, cluster: Cluster) -> None:
+    """Predict the speed of a job on its devices, of every type that it may have: the answers are kept."""
+    for kind, device_type in enumerate(cluster.device_types):
+        if device_type in (job.device_types or cluster.device_types):
+            spot = spot_of(device_type, cluster.compact(job.num_devices, kind))
+            job.profile.work_per_s(spot, Grant(tuple(range(job.num_devices))))
