@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from trainyard.fleet.jobs.job_table import JobTable
+from trainyard.fleet.workload.job import JobRequest
 
 __all__ = ["Owner", "Owners", "Usage"]
 
@@ -26,6 +25,20 @@ class Owner(NamedTuple):
     user: str
 
 
+class JobRows(Protocol):
+    """The columns of a `JobTable` that are read here."""
+
+    data: NDArray[np.void]
+    serial: Ints
+    held: Ints
+    owners: Any
+
+    @property
+    def active(self) -> Ints: ...
+
+    def job(self, row: int) -> JobRequest: ...
+
+
 class Owners:
     """Owners of all jobs that a table has or had, numbered in the order in which they were first asked for.
 
@@ -34,7 +47,7 @@ class Owners:
     all : the owners by their number.
     """
 
-    def __init__(self, table: JobTable) -> None:
+    def __init__(self, table: JobRows) -> None:
         self._table = table
         self.all: list[Owner] = []
         self._number: dict[Owner, int] = {}
@@ -89,7 +102,7 @@ class Usage:
     at_s : moment until which device time is counted.
     """
 
-    def __init__(self, table: JobTable, half_life_s: float) -> None:
+    def __init__(self, table: JobRows, half_life_s: float) -> None:
         self._table, self.half_life_s = table, half_life_s
         self.at_s = 0.0
         self._device_s = np.zeros(0)
