@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs import job_facts
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.jobs.usage import Owner
-from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.place.auxiliary import shares_by_type
 from trainyard.fleet.place.trial import TrialPlacement
