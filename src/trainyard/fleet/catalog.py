@@ -122,7 +122,7 @@ CATALOG: tuple[Entry, ...] = (
         variants={
             "first fit": {"backfill": True},
             "by account": {"by": "account"},
-            "no decay": {"half_life_s": float("inf")},
+            "no decay": {"half_life_s": None},
         },
     ),
     Entry(

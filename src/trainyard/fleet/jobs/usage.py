@@ -18,6 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+_NO_GROUPS: tuple[Sequence[str], Ints] = (), np.zeros(0, np.int64)
+
+
 class Owner(NamedTuple):
     """The account and the user of a job; either may be empty."""
 
@@ -51,6 +54,7 @@ class Owners:
         self._table = table
         self.all: list[Owner] = []
         self._number: dict[Owner, int] = {}
+        self._groups: dict[str, tuple[Sequence[str], Ints]] = {}
         # By row of the table: the owner's number, and the job of which it is.
         self._of_row, self._serial = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
@@ -81,9 +85,11 @@ class Owners:
         ----------
         by : "user" or "account".
         """
-        names = [getattr(owner, by) for owner in self.all]
-        index = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        return tuple(index), np.array([index[name] for name in names], np.int64)
+        if len(self._groups.get(by, _NO_GROUPS)[1]) != len(self.all):
+            names = [getattr(owner, by) for owner in self.all]
+            index = {name: place for place, name in enumerate(dict.fromkeys(names))}
+            self._groups[by] = tuple(index), np.array([index[name] for name in names], np.int64)
+        return self._groups.get(by, _NO_GROUPS)
 
 
 class Usage:

@@ -16,7 +16,7 @@ could have some of the same nodes, or with ``backfill`` none.
 References
 ----------
 A. Ghodsi, M. Zaharia, B. Hindman, A. Konwinski, S. Shenker, I. Stoica, "Dominant Resource Fairness: Fair Allocation of
-Multiple Resource Types", NSDI 2011. Section 4.1: algorithm 1; section 4.3: weights, here one for all resources of a user.
+Multiple Resource Types", NSDI 2011. Section 4.2: algorithm 1; section 4.3: weights, here one for all resources of a user.
 
 Fidelity: simplified.
 """

@@ -137,7 +137,7 @@ def _level(shares: Floats, used_s: Floats, parent: Ints) -> Floats:
 def fair_share(
     *,
     by: Literal["user", "account"] = "user",
-    half_life_s: float = _WEEK_S,
+    half_life_s: float | None = _WEEK_S,
     account_shares: Shares = (),
     user_shares: Shares = (),
     backfill: bool = False,
@@ -148,7 +148,8 @@ def fair_share(
     Parameters
     ----------
     by : "user" for the tree of accounts and their users, "account" for accounts alone.
-    half_life_s : time in which usage is halved, ``PriorityDecayHalfLife``; infinite for usage that counts for ever.
+    half_life_s : time in which usage is halved, ``PriorityDecayHalfLife``; None for usage that counts for
+        ever.
     account_shares, user_shares : pairs of a name and its shares; all others have one share.
     backfill : whether later jobs may start before one that finds no place; if not, it holds up those that could have
         some of the same nodes.
@@ -168,4 +169,5 @@ def fair_share(
     >>> fair_share(account_shares=(("vision", 3), ("speech", 1))).by
     'user'
     """
+    half_life_s = _INF if half_life_s is None else half_life_s
     return FairShare(by, half_life_s, account_shares, user_shares, backfill, period_s)
