@@ -148,8 +148,7 @@ def fair_share(
     Parameters
     ----------
     by : "user" for the tree of accounts and their users, "account" for accounts alone.
-    half_life_s : time in which usage is halved, ``PriorityDecayHalfLife``; None for usage that counts for
-        ever.
+    half_life_s : time in which usage is halved, ``PriorityDecayHalfLife``; None for usage that counts for ever.
     account_shares, user_shares : pairs of a name and its shares; all others have one share.
     backfill : whether later jobs may start before one that finds no place; if not, it holds up those that could have
         some of the same nodes.
