@@ -99,7 +99,7 @@ class FairShare:
         used_s = snapshot.usage_device_s
         names, account = snapshot.owner_groups("account")
         shares = _shares(names, self.account_shares)
-        account_used_s = np.bincount(account, used_s, len(names))
+        account_used_s = np.bincount(account, used_s, len(names)).astype(np.float64)
         of_account = _level(shares, account_used_s, np.zeros(len(names), np.int64))[account]
         if self.by == "account":
             return [of_account]
