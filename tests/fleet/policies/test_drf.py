@@ -75,6 +75,22 @@ def test_devices_count_where_nodes_do_not_say_what_else_they_have() -> None:
     assert sorted(first(simulate([*wide, *thin], "1x8", "drf"))) == ["t0", "t1", "t2", "t3", "w0"]
 
 
+@pytest.mark.parametrize("arrival_s", [0.0, 1.0])
+def test_processors_that_nobody_asked_for_go_with_devices(arrival_s: float) -> None:
+    """Ann holds 12 CPUs that she asked for and 12 with four devices, half of all; Bob 18 with six devices, 3/8."""
+    jobs = [
+        declared_job("a1", 0.0, 1, 100.0, user="ann", cpus=12.0),
+        declared_job("b1", 0.0, 6, 100.0, user="bob"),
+        declared_job("a2", 0.0, 4, 100.0, user="ann"),
+        declared_job("a3", arrival_s, 1, 100.0, user="ann", cpus=6.0),
+        declared_job("b2", arrival_s, 1, 100.0, user="bob", cpus=6.0),
+    ]
+    run = simulate(jobs, "1x16@48cpu", "drf")
+    assert {name for name, start_s in zip(run.names, run.first_start_s, strict=True) if start_s < 100} == {
+        "a1", "b1", "a2", "b2"
+    }  # fmt: skip
+
+
 def test_a_job_without_a_place_holds_up_those_that_could_have_its_nodes() -> None:
     jobs = [
         declared_job("a", 0.0, 3, 100.0, user="a", device_types=("V100",)),

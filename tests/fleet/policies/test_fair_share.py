@@ -77,6 +77,15 @@ def test_users_of_accounts_that_are_equal_are_put_in_one_order() -> None:
     assert starts(ty.fleet.simulate(jobs, "1x1", "fair_share").runs[0]) == ["first", "0", "1", "2", "3"]
 
 
+def test_of_equal_accounts_the_user_with_less_of_the_usage_of_its_account_goes_first() -> None:
+    """Of twice the shares, x has used twice as much: its user b 80 s of 200 s, and c of y 45 s of 100 s."""
+    used = (("x/a", 0, 120), ("x/b", 120, 80), ("y/c", 200, 45), ("y/d", 245, 55))
+    jobs = [job(f"{owner} used", start_s, length_s, owner) for owner, start_s, length_s in used]
+    jobs += [job(f"{owner} next", 250, 1000, owner) for owner in ("y/d", "x/a", "y/c", "x/b")]
+    policy = "fair_share(half_life_s=None, account_shares=(('x', 2),))"
+    assert starts(ty.fleet.simulate(jobs, "1x1", policy).runs[0])[4] == "x/b next"
+
+
 @pytest.mark.parametrize("by", ["user", "account"])
 @pytest.mark.parametrize("backfill", [False, True])
 @pytest.mark.parametrize("half_life_s", [2000.0, None])
