@@ -22,7 +22,16 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
 # fifo waits behind the first job of its queue, and has a test of its own.
-POLICIES = ("fifo(backfill=True)", "sjf", "srtf", "las", "edf", "tiresias", "gavel_max_min")
+POLICIES = (
+    "fifo(backfill=True)",
+    "sjf",
+    "srtf",
+    "las",
+    "edf",
+    "tiresias",
+    "gavel_max_min",
+    "drf(backfill=True)",
+)
 ALL = np.zeros(0, np.int64)
 CLUSTERS = {
     text: parse_cluster(text)

@@ -253,7 +253,7 @@ class _Scenario(NamedTuple):
 
     def prepared(self, scheduler: Scheduler, conditions: Mapping[str, Any]) -> Callable[[], FleetRun]:
         """Set up the run of a policy, or refuse it."""
-        scheduler = replace(scheduler, policy=self.change.policy(scheduler.text, scheduler.policy))
+        scheduler = replace(scheduler, policy=self.change.policy(scheduler.text, scheduler.policy, self.jobs))
         spans = conditions["keep_spans"] or prices_differ(self.cluster)
         run = scheduler.prepared(self.jobs, self.cluster, **{**conditions, "keep_spans": spans})
         return lambda: replace(run(), policy=self.name(scheduler.text), what_if=self.change.text)

@@ -7,14 +7,16 @@ are made from these entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from trainyard.fleet.entry import Entry
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
+from trainyard.fleet.policies.drf import drf
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
+from trainyard.fleet.policies.fair_share import fair_share
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import (
@@ -34,60 +36,9 @@ from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.snapshot import Need
-from trainyard.fleet.traits import traits_of
 from trainyard.naming import Names
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One published system.
-
-    Attributes
-    ----------
-    name : by which users call it; also the name of its page.
-    factory : makes the policy from keyword hyper-parameters; its defaults are the paper's.
-    title : one line.
-    paper : authors, title, venue and year.
-    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``.
-    needs : what must be known of jobs.
-    variants : settings that the paper compares, by name; keyword arguments of ``factory``.
-    claim_test : file of the test of the paper's claim, from the repository's root.
-    place : placement of the jobs that it does not place itself.
-    simulated_only : what of its decisions backends do not bring about for real trainings, in words.
-    """
-
-    name: str
-    factory: Callable[..., Policy]
-    title: str
-    paper: str
-    fidelity: Literal["exact", "simplified"]
-    claim_test: str
-    left_out: str = ""
-    needs: tuple[Need, ...] = ()
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    place: str = "consolidated"
-    simulated_only: str = ""
-
-    @property
-    def shares(self) -> bool:
-        """Whether several jobs may have one device at once."""
-        return traits_of(self.factory()).shares
-
-    @property
-    def runs(self) -> str:
-        """Say where the system runs."""
-        but = f", but for {self.simulated_only}," if self.simulated_only else ""
-        return f"in simulation and{but} for real trainings"
-
-    @property
-    def round_s(self) -> float | None:
-        """Length of the rounds in which it decides if nothing else is said; None for whenever something happens."""
-        return traits_of(self.factory()).round_s
-
-    @property
-    def module(self) -> str:
-        """Dotted name of the file that holds the factory."""
-        return self.factory.__module__
+__all__ = ["CATALOG", "Entry", "find", "parse_policies", "parse_policy", "split_policies"]
 
 
 _BATCHES = "batch sizes and learning rates"
@@ -159,6 +110,32 @@ CATALOG: tuple[Entry, ...] = (
         "speed",
     ),
     _queue("las", las, "Least attained service first", {"by device time": {"by_device_time": True}}),
+    Entry(
+        "fair_share",
+        fair_share,
+        "Least usage of an account and of its user first, with usage that decays (Slurm's Fair Tree)",
+        'Cox and Morrison, "Fair Tree Fairshare Algorithm", Brigham Young University 2014, in Slurm since 14.11',
+        "simplified",
+        "tests/fleet/policies/test_fair_share.py",
+        left_out="accounts within accounts, users beside accounts, and shares taken from the parent; the other factors "
+        "of Slurm's priority, such as age and size; usage is devices times time, and not of processors and memory",
+        variants={
+            "first fit": {"backfill": True},
+            "by account": {"by": "account"},
+            "no decay": {"half_life_s": None},
+        },
+    ),
+    Entry(
+        "drf",
+        drf,
+        "The user with the smallest dominant share of devices, processors and memory first",
+        'Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", NSDI 2011',
+        "simplified",
+        "tests/fleet/policies/test_drf.py",
+        left_out="weights by resource: a user has one weight. Devices of all types are one resource; a task is a job, "
+        "whose devices must lie as the placement has it, where the paper counts resources only",
+        variants={"first fit": {"backfill": True}, "by account": {"by": "account"}},
+    ),
     Entry(
         "tiresias",
         tiresias,

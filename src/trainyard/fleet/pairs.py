@@ -1,20 +1,26 @@
-"""Options of policies that say something of some virtual clusters: pairs, which the command line can give."""
+"""Options of policies that say something of some virtual clusters, users or accounts: pairs of a name and a value."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from trainyard.fleet.errors import FleetError
 
+__all__ = ["check_pairs", "check_weights"]
 
-def check_pairs(option: str, given: object, allowed: str, is_allowed: Callable[[Any], bool]) -> None:
-    """Whether an option is pairs of the name of a virtual cluster and a value, each cluster once.
+
+def check_pairs(
+    option: str, given: object, allowed: str, is_allowed: Callable[[Any], bool], of: str = "virtual cluster"
+) -> None:
+    """Whether an option is pairs of the name of a virtual cluster and a value, each name once.
 
     Parameters
     ----------
     option : what errors call it.
     allowed, is_allowed : values, in words and as a test.
+    of : what the names are of.
 
     Raises
     ------
@@ -28,9 +34,22 @@ def check_pairs(option: str, given: object, allowed: str, is_allowed: Callable[[
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and is_allowed(pair[1])
         ):
             raise FleetError(
-                f"{option}: {pair!r} is no pair of a virtual cluster and {allowed}; give a tuple of such pairs, "
+                f"{option}: {pair!r} is no pair of {_article(of)} {of} and {allowed}; give a tuple of such pairs, "
                 "(('NAME', VALUE),)"
             )
         if pair[0] in names:
-            raise FleetError(f"{option}: virtual cluster {pair[0]!r} is there twice; give each once")
+            raise FleetError(f"{option}: {of} {pair[0]!r} is there twice; give each once")
         names.append(pair[0])
+
+
+def check_weights(option: str, given: object, of: str = "virtual cluster") -> None:
+    """Whether an option is pairs of a name and a finite weight above 0; parameters and errors as of `check_pairs`."""
+    check_pairs(option, given, "a finite weight above 0", _is_weight, of)
+
+
+def _article(noun: str) -> str:
+    return "an" if noun.startswith("a") else "a"
+
+
+def _is_weight(weight: object) -> bool:
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < math.inf

@@ -1,13 +1,32 @@
-"""Quotas: the most devices that the jobs of one account have in use at once, under a policy that only orders jobs.
+"""Quotas: devices that the jobs of one account have in use at once, under a policy that only orders jobs.
 
 Jobs count against the quota of their account in the order of the policy, also while they find no place. A job that would
 exceed it waits, and holds nobody up.
+
+With borrowing, such a job may use what other accounts leave unused. The rule is that of a cohort of cluster queues in
+Kueue (``nominalQuota``, ``borrowingLimit``, ``reclaimWithinCohort: Any``), and of queues with a ``capacity`` and a
+``maximum-capacity`` in YARN's capacity scheduler:
+
+1. Jobs within the quotas of their accounts come first, in the order of the policy, running and waiting ones alike.
+2. Then the others follow in the same order. One of them borrows if all accounts together have no more in use than the
+   sum of their quotas, and its account no more than its quota and what it may borrow. What jobs of step 1 ask for
+   counts as in use while they wait.
+
+So an account with a waiting job within its quota gets its devices back: under a policy that takes devices away, at once;
+under one that does not, no job borrows them any more, and it gets those that become free.
+
+References
+----------
+"Cluster Queue" and "Preemption", documentation of Kueue (kueue.sigs.k8s.io). "Capacity Scheduler", documentation of
+Apache Hadoop YARN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,24 +42,49 @@ from trainyard.hardware.cluster import Cluster
 
 __all__ = ["QuotaPolicy", "Quotas", "takes_quotas"]
 
+_INF = float("inf")
+
 
 @dataclass(frozen=True)
 class Quotas:
-    """The most devices that each account has at once.
+    """The devices that each account has at once.
 
     Attributes
     ----------
-    by_account : names of accounts with their quotas.
+    by_account : names of accounts with their quotas. With borrowing, these accounts lend and borrow.
     every : quota of each account that is not named; None for no limit. Jobs without an account have no quota.
+    borrow : devices that an account may have beyond its quota while others leave theirs unused; infinite for any number,
+        0 for none.
     """
 
     by_account: tuple[tuple[str, int], ...]
     every: int | None = None
+    borrow: float = 0.0
+
+    @cached_property
+    def named(self) -> Mapping[str, int]:
+        """The quotas of the accounts that are named."""
+        return dict(self.by_account)
 
     def of(self, account: str) -> float:
         """Return the quota of an account; infinite if it has none."""
-        every = float("inf") if self.every is None or not account else self.every
-        return dict(self.by_account).get(account, every)
+        every = _INF if self.every is None or not account else self.every
+        return self.named.get(account, every)
+
+    def most(self, account: str) -> float:
+        """Return the most devices that an account may ever have, with all that it may borrow."""
+        if not self.borrow or account not in self.named:
+            return self.of(account)
+        return min(self.named[account] + self.borrow, sum(self.named.values()))
+
+    def naming(self, jobs: Iterable[Job]) -> Quotas:
+        """Return the same quotas with each account of some jobs by its name."""
+        if self.every is None:
+            return self
+        named = dict.fromkeys(sorted({job.account for job in jobs} - {""}), self.every) | dict(
+            self.by_account
+        )
+        return replace(self, by_account=tuple(named.items()))
 
     def check(self, jobs: Iterable[Job]) -> None:
         """Refuse a quota of an account that no job has.
@@ -61,7 +105,9 @@ class Quotas:
 def takes_quotas(policy: Policy) -> bool:
     """Return whether a policy only orders jobs, so that some of them can be kept out of its order."""
     # A policy that reads time limits reserves places for waiting jobs, also for those that a quota keeps waiting.
-    return traits_of(policy).supports >= ORDERED and "limit" not in policy.needs
+    # One that tries places names only the jobs that find one, counting on those before them.
+    traits = traits_of(policy)
+    return traits.supports >= ORDERED and not traits.tries_places and "limit" not in policy.needs
 
 
 @dataclass
@@ -99,23 +145,11 @@ class QuotaPolicy(PolicyWrapper):
             raise FleetError(
                 f"{self.name} gives a {type(queue).__name__}; quotas are for policies that give a Queue"
             )
-        sizes = snapshot.num_devices[queue.order] if queue.num_devices is None else queue.num_devices
-        in_use = snapshot.devices_of_unlisted_jobs(by="account")
-        kept, refused = list[int](), dict(allocation.refused)
-        num_free = self._num_startable(snapshot, queue)
-        for place, (number, size) in enumerate(zip(queue.order.tolist(), sizes.tolist(), strict=True)):
-            job = snapshot.job(number)
-            account, quota = job.account, self.quotas.of(job.account)
-            if job.num_devices > quota:
-                refused[number] = (
-                    f"it asks for {job.num_devices} devices; account {account!r} may have {quota:g} at once"
-                )
-            elif in_use[account] + size <= quota:
-                in_use[account] += size
-                kept.append(place)
-                if (num_free := num_free - size) < 0:
-                    break
-        return allocation._replace(given=_only(queue, np.array(kept, np.int64)), refused=refused), state
+        counted = _Counted(self.quotas, snapshot, queue, self._num_startable(snapshot, queue))
+        kept = counted.within() + counted.borrowing()
+        refused = {**allocation.refused, **counted.refused}
+        given = _only(queue, np.array(kept, np.int64), self.quotas.borrow > 0)
+        return allocation._replace(given=given, refused=refused), state
 
     def _num_startable(self, snapshot: Snapshot, queue: Queue) -> float:
         """Count the devices that jobs get before one without a place holds up all others; infinite if none does."""
@@ -123,9 +157,79 @@ class QuotaPolicy(PolicyWrapper):
         return float(snapshot.free.sum()) if holds_up else float("inf")
 
 
-def _only(queue: Queue, places: Ints) -> Queue:
-    """Return the queue of the jobs at some places; it blocks no later jobs if any job is left out."""
+@dataclass
+class _Counted:
+    """Jobs of a queue, counted against the quotas of their accounts.
+
+    Attributes
+    ----------
+    num_free : devices that jobs get before one without a place holds up all others.
+    in_use : devices of every account, also of its jobs that count and wait.
+    beyond : jobs that exceed the quotas of their accounts: place in the order, devices and account of each.
+    refused : jobs that ask for more than their accounts may ever have, by number, and why.
+    """
+
+    quotas: Quotas
+    snapshot: Snapshot
+    queue: Queue
+    num_free: float
+    in_use: Counter[str] = field(init=False)
+    beyond: list[tuple[int, int, str]] = field(default_factory=list, init=False)
+    refused: dict[int, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.in_use = self.snapshot.devices_of_unlisted_jobs(by="account")
+
+    def within(self) -> list[int]:
+        """Return the places of the jobs that are within quotas."""
+        order, sizes = self.queue.order, self.queue.num_devices
+        sizes = self.snapshot.num_devices[order] if sizes is None else sizes
+        kept, quotas = list[int](), self.quotas
+        for place, (number, size) in enumerate(zip(order.tolist(), sizes.tolist(), strict=True)):
+            job = self.snapshot.job(number)
+            if job.num_devices > quotas.most(job.account):
+                self.refused[number] = self._too_large(job.num_devices, job.account)
+            elif self.in_use[job.account] + size <= quotas.of(job.account):
+                if self._count(place, size, job.account, kept):
+                    break
+            else:
+                self.beyond.append((place, size, job.account))
+        return kept
+
+    def borrowing(self) -> list[int]:
+        """Return the places of the jobs that borrow what others leave unused."""
+        kept, quotas = list[int](), self.quotas
+        if not quotas.borrow or self.num_free < 0:
+            return kept
+        unused = sum(quotas.named.values()) - sum(self.in_use[account] for account in quotas.named)
+        for place, size, account in self.beyond:
+            if (
+                account in quotas.named
+                and size <= unused
+                and self.in_use[account] + size <= quotas.most(account)
+            ):
+                unused -= size
+                if self._count(place, size, account, kept):
+                    break
+        return kept
+
+    def _count(self, place: int, size: int, account: str, kept: list[int]) -> bool:
+        """Count a job as in use; whether no job after it can start, whatever it is."""
+        self.in_use[account] += size
+        self.num_free -= size
+        kept.append(place)
+        return self.num_free < 0
+
+    def _too_large(self, size: int, account: str) -> str:
+        most, quota = self.quotas.most(account), self.quotas.of(account)
+        borrowed = f", {most - quota:g} of them borrowed" if most > quota else ""
+        return f"it asks for {size} devices; account {account!r} may have {most:g} at once{borrowed}"
+
+
+def _only(queue: Queue, places: Ints, reordered: bool) -> Queue:
+    """Return the queue of the jobs at some places; it blocks no later jobs if any job is left out or reordered."""
     columns: dict[str, Any] = {
         name: column[places] for name, column in queue._asdict().items() if isinstance(column, np.ndarray)
     }
-    return queue._replace(**columns, blocks=queue.blocks and len(places) == len(queue.order))
+    blocks = queue.blocks and len(places) == len(queue.order) and not reordered
+    return queue._replace(**columns, blocks=blocks)

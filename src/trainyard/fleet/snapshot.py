@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -11,9 +11,12 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs import job_facts
 from trainyard.fleet.jobs.job_table import JobTable
+from trainyard.fleet.jobs.usage import Owner
 from trainyard.fleet.known import KnownJob, require
+from trainyard.fleet.place.auxiliary import shares_by_type
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
@@ -163,12 +166,63 @@ class Snapshot:
         ("length", "speed"),
     )
 
+    owner = _Column[Ints](
+        "Number of the owner of every job, its account and user, in `owners`.",
+        lambda s: s._table.owners.of(s.rows),
+    )
     fair_s = _Column[Floats](
         "Time that every job would take from beginning to end with an equal share of the cluster, that of one of as many "
         "jobs as there were on average since it came; as long as alone on its gang if it asks for no more than that.",
         lambda s: s._fair_times_s(),
         ("length", "speed"),
     )
+
+    @cached_property
+    def owners(self) -> tuple[Owner, ...]:
+        """Accounts with their users whose jobs are there or were, also of jobs that are not in this snapshot."""
+        self._table.owners.of(self._table.active)
+        return tuple(self._table.owners.all)
+
+    def owner_groups(self, by: str) -> tuple[Sequence[str], Ints]:
+        """Return the names of all users or accounts, and for every owner the index of its own.
+
+        Parameters
+        ----------
+        by : "user" or "account".
+        """
+        self._table.owners.of(self._table.active)
+        return self._table.owners.groups(by)
+
+    @property
+    def usage_device_s(self) -> Floats:
+        """Device time that every owner has used, by its number; with the half-life that the policy's traits give.
+
+        Raises
+        ------
+        FleetError
+            If they give none.
+        """
+        self._table.owners.of(self._table.active)
+        if self._table.usage is None:
+            raise FleetError("a policy that reads usage_device_s must give `usage_half_life_s` in its traits")
+        return self._table.usage.device_s
+
+    def held_by_owner(self) -> Floats:
+        """Return what all running jobs hold, by number of their owner, also jobs that are not in this snapshot.
+
+        Returns
+        -------
+        A row for every owner: devices, processors and bytes of memory. A job that asks for no processors or no memory
+        holds those that go with its devices: the mean share of a device of that type.
+        """
+        table, rows = self._table, self._table.active
+        rows = rows[table.held[rows] > 0]
+        table.owners.of(table.active)
+        owners, held = table.owners.of(rows), table.held[rows]
+        shares = shares_by_type(self.cluster)[table.held_type[rows]]
+        needs = np.where(table.needs[rows] > 0, table.needs[rows], shares)
+        columns = held, held * needs[:, 0], held * needs[:, 1]
+        return np.stack([np.bincount(owners, column, len(table.owners.all)) for column in columns], axis=1)
 
     def devices_of_unlisted_jobs(self, by: str) -> Counter[str]:
         """Count the devices of running jobs that are not in this snapshot.

@@ -8,6 +8,7 @@ A what-if is one or several changes with spaces between::
     limit=24h                      end jobs that have had devices for that time
     priority=1:10,2-8:5            priorities by the number of devices that a job asks for
     quota=vision:8,*:16            most devices that an account has at once; * is each account that is not named
+    borrow=all                     accounts may use what others leave of their quotas; borrow=4, that many each
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from trainyard.reading.quantities import parse_seconds
 __all__ = ["WhatIf", "parse_what_if", "parse_what_ifs"]
 
 _ALLOWED = (
-    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h, priority=1:10,2-8:5 "
-    "and quota=vision:8,*:16, with spaces between several"
+    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h, priority=1:10,2-8:5, "
+    "quota=vision:8,*:16 and with it borrow=all or borrow=4, with spaces between several"
 )
 _QUOTA = re.compile(r"(.+):(\d{1,9})", re.ASCII)
 _PRIORITY = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?:(-?\d{1,9})", re.ASCII)
@@ -102,8 +103,12 @@ class WhatIf:
                 break
         return replace(job, **changed) if changed else job
 
-    def policy(self, name: str, policy: Policy) -> Policy:
+    def policy(self, name: str, policy: Policy, jobs: Iterable[Job]) -> Policy:
         """Return a policy with the quotas, or the same policy if there are none.
+
+        Parameters
+        ----------
+        jobs : whose accounts lend and borrow.
 
         Raises
         ------
@@ -123,7 +128,7 @@ class WhatIf:
                 f"{name} does more than put jobs in an order, and knows no quotas; policies that take quotas are "
                 f"{', '.join(names)}"
             )
-        return QuotaPolicy(policy, self.quotas, name)
+        return QuotaPolicy(policy, self.quotas.naming(jobs), name)
 
 
 def parse_what_ifs(given: str | Sequence[str]) -> tuple[WhatIf, ...]:
@@ -168,13 +173,13 @@ def parse_what_if(text: str) -> WhatIf:
             raise FleetError(f"what-if {shown(text)} says {name} twice; keep one")
         else:
             settings[name] = _SETTINGS[name](value, text)
-    return WhatIf(
-        " ".join(words),
-        tuple(nodes),
-        settings.get("limit"),
-        settings.get("priority", ()),
-        settings.get("quota"),
-    )
+    quotas, borrow = settings.get("quota"), settings.get("borrow")
+    if borrow is not None:
+        if quotas is None:
+            raise FleetError(f"what-if {shown(text)}: borrow is for quotas; add quota=ACCOUNT:DEVICES")
+        quotas = replace(quotas, borrow=borrow)
+    limit_s, priorities = settings.get("limit"), settings.get("priority", ())
+    return WhatIf(" ".join(words), tuple(nodes), limit_s, priorities, quotas)
 
 
 def _nodes(word: str, text: str) -> Iterable[NodeEdit]:
@@ -221,7 +226,17 @@ def _quotas(value: str, text: str) -> Quotas:
     return Quotas(tuple(by_account.items()), every)
 
 
+def _borrow(value: str, text: str) -> float:
+    if value == "all":
+        return math.inf
+    if not re.fullmatch(r"\d{1,9}", value, re.ASCII):
+        raise FleetError(
+            f"what-if {shown(text)}: borrow is {shown(value)}; allowed are a number of devices, and all"
+        )
+    return float(value)
+
+
 _SETTINGS: Mapping[str, Callable[[str, str], Any]] = MappingProxyType(
-    {"limit": _limit, "priority": _priorities, "quota": _quotas}
+    {"limit": _limit, "priority": _priorities, "quota": _quotas, "borrow": _borrow}
 )
 """Readers of the values of settings, by name; the second argument is the what-if, for errors."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.daemon import store as stores
+from trainyard.fleet.daemon.address import state_address
 from trainyard.fleet.daemon.refusal import Refusal
-from trainyard.fleet.daemon.store import StateError, Store, state_address
+from trainyard.fleet.daemon.store import StateError, Store
 from trainyard.fleet.daemon.tables import State
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.event import Event, Happening

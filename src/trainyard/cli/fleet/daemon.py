@@ -50,11 +50,12 @@ class Options(RunningOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
     with needing_extra("fleet daemon", "daemon"):
+        from trainyard.fleet.daemon.address import state_address
         from trainyard.fleet.daemon.daemon import Daemon
         from trainyard.fleet.daemon.journal import log_to
         from trainyard.fleet.daemon.permissions import Permissions
         from trainyard.fleet.daemon.server import serve
-        from trainyard.fleet.daemon.store import Store, state_address
+        from trainyard.fleet.daemon.store import Store
         from trainyard.fleet.daemon.users import Users
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend

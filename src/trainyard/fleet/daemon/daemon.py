@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainyard.compiling import python_first
 from trainyard.fleet.daemon.clock import Clock
+from trainyard.fleet.daemon.kept_usage import KeptUsage
 from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.permissions import Permissions
 from trainyard.fleet.daemon.refusal import Refusal
@@ -103,6 +104,7 @@ class Daemon:
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
         self._progress_s, self._admitted = 0.0, frozenset[str]()
+        self._usage = KeptUsage(self.store, self.driver.table)
         self._news.set()
 
     @property
@@ -262,6 +264,7 @@ class Daemon:
         """Have the driver do what the store says that users want; of a new daemon, restore what the last one had."""
         try:
             records = self.store.jobs(State.WAITING, State.RUNNING, State.CANCELLING)
+            self._usage.restore(self.clock())
         except StateError as error:
             self._later(error)
             return
@@ -389,6 +392,7 @@ class Daemon:
         }
         try:
             self.store.note_progress(driver.done(), waiting, admitted, now_s)
+            self._usage.note(now_s)
         except StateError as error:
             self._note(one_line(error))
         else:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -29,6 +27,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.distribution import install_command
+from trainyard.fleet.daemon.address import with_driver, without_password
 from trainyard.fleet.daemon.consequences import consequences, end_span, write
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, SPANS, TABLES, Record, State, record_of
@@ -39,7 +38,6 @@ from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.reading import visible
 
-_VARIABLE = "TRAINYARD_STATE"
 _NEW = "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
 # All other faults pass: of a database that is locked, full, being restarted or not reached, or damaged and put back.
@@ -75,7 +73,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         try:
-            address = sql.make_url(_with_driver(url))
+            address = sql.make_url(with_driver(url))
             connect = _CONNECT.get(address.get_backend_name(), {})
             self._engine = sql.create_engine(address, pool_pre_ping=True, connect_args=connect)
             if self._engine.dialect.name == "sqlite":
@@ -90,7 +88,7 @@ class Store:
                 if column.name not in {known["name"] for known in look.get_columns(table.name)}
             ]
         except (SQLAlchemyError, ModuleNotFoundError, ValueError) as error:
-            shown, reason = _without_password(url), str(error).splitlines()[0]
+            shown, reason = without_password(url), str(error).splitlines()[0]
             if shown != url and url.count("@") > 1:
                 # What follows the first one is taken for the host, and may be the end of a password.
                 reason = "it has more than one @; inside a password it is written %40"
@@ -249,6 +247,18 @@ class Store:
             with self._begins() as connection:
                 connection.execute(update, rows)
 
+    def remember(self, name: str, text: str) -> None:
+        """Write down what the scheduler knows beside jobs, such as usage; it replaces what was there by that name."""
+        with self._begins() as connection:
+            connection.execute(ABOUT.delete().where(ABOUT.c.name == name))
+            connection.execute(ABOUT.insert().values(name=name, text=text))
+
+    def remembered(self, name: str) -> str | None:
+        """Return what was written down by a name; None if nothing was."""
+        with self._reads() as connection:
+            text = connection.execute(sql.select(ABOUT.c.text).where(ABOUT.c.name == name)).scalar()
+        return None if text is None else str(text)
+
     def job(self, name: str) -> Record | None:
         """One job; None if there is none of this name."""
         found = self._records(JOBS.c.name == name) if visible(name) == name else ()
@@ -342,37 +352,6 @@ def _columns(done: Done, now_s: float) -> dict[str, Any]:
         "measured": json.dumps(done.timings),
         "settled_s": now_s,
     }
-
-
-def state_address(given: str | None, folder: Path) -> str:
-    """The address of the state: as given, else of the variable ``TRAINYARD_STATE``, else a file of a folder.
-
-    The variable is taken away, so that jobs do not inherit it.
-
-    Raises
-    ------
-    FleetError
-        If a password is given, which everybody on this machine sees in the list of processes.
-    """
-    kept = os.environ.pop(_VARIABLE, None)
-    if given and (shown := _without_password(given)) != given:
-        raise FleetError(
-            f"--state {shown!r} has a password, which everybody on this machine could read in the list of processes: "
-            f"give the address without it and keep the password in ~/.pgpass, or give all of it in the "
-            f"variable {_VARIABLE}"
-        )
-    return given or kept or f"sqlite:///{folder / 'state.sqlite'}"
-
-
-def _with_driver(url: str) -> str:
-    return url.replace("postgresql://", "postgresql+psycopg://", 1)
-
-
-def _without_password(url: str) -> str:
-    """An address without all in it that may be a password, also where it cannot be read."""
-    begin = url.find("://") + 3 if "://" in url else 0
-    rest = re.sub("(password=)[^&]*", r"\1***", url[begin:], flags=re.IGNORECASE)
-    return url[:begin] + re.sub(":.+@", ":***@", rest, count=1, flags=re.DOTALL)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import records
 from trainyard.fleet.jobs import job_facts
+from trainyard.fleet.jobs.usage import Owners, Usage
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
 from trainyard.fleet.workload.job import Job, Rate
@@ -54,6 +55,8 @@ class JobTable:
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
     alone_s : of jobs that were asked, by row: how long each takes alone on its gang; see `Snapshot.fair_s`.
+    owners : accounts and users of the jobs.
+    usage : device time of the owners; None if nobody reads it.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -135,6 +138,8 @@ class JobTable:
         self.data, self.rows = rows_for(0), np.zeros(0, np.int64)
         self._grow(16)
         self.grants = Grants(self.held, self.first_device)
+        self.owners = Owners(self)
+        self.usage: Usage | None = None
 
     def _grow(self, more: int) -> None:
         """Make room for more jobs; every row has one."""
@@ -191,6 +196,11 @@ class JobTable:
         """Rows of the jobs that have no devices, in the order of arrival."""
         found = np.empty(self.num_active, np.int64)
         return found[: job_facts.waiting_rows(self.rows, self.num_active, self.held, found)]
+
+    def count_usage(self, now_s: float) -> None:
+        """Count device time until now, before a job gets or loses devices."""
+        if self.usage is not None:
+            self.usage.advance(now_s)
 
     def take_out(self, row: int) -> None:
         """A job has left its row."""

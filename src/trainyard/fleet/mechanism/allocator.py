@@ -8,6 +8,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed, Queue, TimeFractions
 from trainyard.fleet.jobs.job_table import ArrivalRows, Bools, Ints, JobTable
+from trainyard.fleet.jobs.usage import Usage
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
@@ -59,6 +60,9 @@ class Allocator:
         self.cluster, self.preempts, self.how = cluster, policy.preempts, how
         self.costs, self.notes = costs, notes
         self.table, self.free = JobTable(), FreeDevices(cluster)
+        traits = traits_of(policy)
+        if traits.usage_half_life_s is not None:
+            self.table.usage = Usage(self.table, traits.usage_half_life_s)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
         self.leases, self._coming = Leases(self.table), ArrivalRows(1)
@@ -69,7 +73,7 @@ class Allocator:
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self._starts = SimultaneousStarts(self.table, costs.together_s)
-        self._feasibility = Feasibility(cluster, traits_of(policy).supports)
+        self._feasibility = Feasibility(cluster, traits.supports)
         self._has_gangs = self._has_askers = False
 
     def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
@@ -133,8 +137,8 @@ class Allocator:
 
     @property
     def is_plain(self) -> bool:
-        """Whether jobs have no shape, run as fast as their profiles say, and what ran where is not noted."""
-        noted = self._has_gangs or self.notes.spans is not None
+        """Whether jobs have no shape, run as fast as their profiles say, and neither spans nor usage are noted."""
+        noted = self._has_gangs or self.notes.spans is not None or self.table.usage is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
     def apply(self, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster | None = None) -> Ints:
@@ -155,6 +159,7 @@ class Allocator:
             If it gives jobs devices that they cannot have, or more of a device than there is.
         """
         given, cluster = allocation.given, cluster or self.cluster
+        self.table.count_usage(now_s)
         assert not isinstance(given, TimeFractions), "rounds make a queue of them"
         for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
@@ -253,6 +258,9 @@ class Allocator:
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
         self.free.take_these(grant.devices, needs_of(self.table.job(row)))
+        self.table.count_usage(now_s)
+        if self.table.usage is not None:
+            self.table.usage.resume(row, grant.num_devices, now_s)
         started = np.array([row])
         self._start(started, laid([grant.devices]), now_s)
         self.table.has_auxiliary[row] = self.free.counts_auxiliary
@@ -312,6 +320,7 @@ class Allocator:
     def stop(self, rows: Sequence[int], now_s: float) -> None:
         """Take jobs' devices away; they wait."""
         stopped = np.array(rows, np.int64)
+        self.table.count_usage(now_s)
         self._pause(stopped, now_s)
         self._wait(stopped, now_s)
         transitions.note_use(self.state(), now_s)
@@ -334,15 +343,6 @@ class Allocator:
                 if grant is not None and now_s > placed_s:
                     self.notes.spans.append(Span(self.table.job(row).name, placed_s, now_s, grant.devices))
         self.rates.left(rows)
-
-    def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
-        """Rows of the jobs that have devices of these nodes."""
-        lost, grants = ~self.cluster.without(away).is_usable, self.table.grants
-        return [
-            row
-            for row in self.table.active.tolist()
-            if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
-        ]
 
     def change_nodes(self, away: Iterable[int], now_s: float) -> None:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
@@ -378,6 +378,7 @@ class Allocator:
             self.rates.turn(row, now_s)
             return False
         ended = np.array([row])
+        table.count_usage(now_s)
         self._note_left(ended, now_s)
         table.forget(ended)
         transitions.end(self.state(), row, now_s)

@@ -42,6 +42,7 @@ def ask_policy(
     """
     free, table = allocator.free.by_node * cluster.members[0], allocator.table
     trial = partial(allocator.trial, cluster)
+    table.count_usage(now_s)
     decided = decide(Snapshot(now_s, cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1

@@ -24,6 +24,7 @@ __all__ = [
     "memory_in_doubt",
     "most_together",
     "needs_of",
+    "shares_by_type",
     "whole_nodes_in_doubt",
 ]
 
@@ -42,6 +43,21 @@ def asks_for_more(job: Job, cluster: Cluster) -> bool:
     """Whether a job asks for something that nodes say that they have beside devices."""
     cpus, memory_bytes = cluster.largest_host
     return bool((job.cpus and cpus) or (job.memory_bytes and memory_bytes))
+
+
+def shares_by_type(cluster: Cluster) -> Floats:
+    """Return the processors and bytes of memory that go with a device of every type, the mean over its nodes.
+
+    Returns
+    -------
+    A row for every device type; 0 where no node of it says what it has.
+    """
+    sizes = np.array([node.num_devices for node in cluster.nodes], np.float64)
+    hosts = np.array([(node.cpus, node.memory_bytes) for node in cluster.nodes]) * (sizes > 0)[:, None]
+    sums = [
+        np.bincount(cluster.type_of_node, column, len(cluster.device_types)) for column in (sizes, *hosts.T)
+    ]
+    return np.stack(sums[1:], axis=1) / sums[0][:, None]
 
 
 def memory_in_doubt(jobs: Iterable[Job], cluster: Cluster) -> str:

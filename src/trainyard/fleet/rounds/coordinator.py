@@ -48,7 +48,7 @@ class Coordinator:
         Rows of the jobs that lose their devices, and of those who shared these and run at another speed now.
         """
         allocator, away = self.allocator, frozenset(away)
-        lost = allocator.on_lost_nodes(away)
+        lost = self._on_lost_nodes(away)
         faster = [partner for row in lost for partner in self.left(row, now_s)]
         for row in [] if saves else lost:
             allocator.lose_unsaved(row, now_s, 0.0)
@@ -56,6 +56,15 @@ class Coordinator:
         allocator.change_nodes(away, now_s)
         self._ask_again(now_s)
         return lost, faster
+
+    def _on_lost_nodes(self, away: frozenset[int]) -> list[int]:
+        """Return the rows of the jobs that have devices of these nodes."""
+        lost, grants = ~self.allocator.cluster.without(away).is_usable, self.table.grants
+        return [
+            row
+            for row in self.table.active.tolist()
+            if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
+        ]
 
     def end_leases(self, now_s: float) -> list[int]:
         """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""

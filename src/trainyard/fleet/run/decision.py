@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainyard.fleet.allocation import Allocation
@@ -65,7 +66,8 @@ def _alone(job: Job, cluster: Cluster, policy: Policy, now_s: float) -> Snapshot
     allocator = Allocator(cluster, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, now_s)
     free, table = allocator.free.by_node.copy(), allocator.table
-    return Snapshot(now_s, cluster, free, policy.needs, table.active.copy(), table)
+    trial = partial(allocator.trial, cluster)
+    return Snapshot(now_s, cluster, free, policy.needs, table.active.copy(), table, trial)
 
 
 class _Search:

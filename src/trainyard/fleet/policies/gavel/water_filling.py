@@ -15,14 +15,13 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.pairs import check_pairs
+from trainyard.fleet.pairs import check_pairs, check_weights
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
@@ -79,7 +78,7 @@ class Hierarchical(Gavel):
         check_pairs(
             "inners of gavel_hierarchical", self.inners, _INNERS, lambda rule: rule in get_args(Inner)
         )
-        check_pairs("weights of gavel_hierarchical", self.weights, "a finite weight above 0", _is_weight)
+        check_weights("weights of gavel_hierarchical", self.weights)
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
         names, inners, weights = sorted(set(problem.entity)), dict(self.inners), dict(self.weights)
@@ -90,7 +89,3 @@ class Hierarchical(Gavel):
             np.array([inners.get(name, self.inner) == "fifo" for name in names]),
         )
         return fill_water(problem, entities), None
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

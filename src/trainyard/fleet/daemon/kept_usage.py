@@ -1,0 +1,47 @@
+"""Usage of accounts and users, kept in the state: it is not lost with the daemon that counted it."""
+
+from __future__ import annotations
+
+from trainyard.fleet.daemon.store import Store
+from trainyard.fleet.jobs.job_table import JobTable
+
+__all__ = ["KeptUsage"]
+
+_NAME = "usage"
+
+
+class KeptUsage:
+    """Reads the usage that the last daemon wrote down, once, and writes down how it goes on.
+
+    Of a policy that reads no usage nothing is kept.
+    """
+
+    def __init__(self, store: Store, table: JobTable) -> None:
+        self._store, self._table, self._is_back = store, table, table.usage is None
+
+    def restore(self, now_s: float) -> None:
+        """Go on with the usage of the last daemon; to be called before any job is restored.
+
+        Raises
+        ------
+        StateError
+            If the state cannot be read now; nothing is changed then.
+        """
+        usage = self._table.usage
+        if usage is None or self._is_back:
+            return
+        if (text := self._store.remembered(_NAME)) is not None:
+            usage.restore(text, now_s)
+        self._is_back = True
+
+    def note(self, now_s: float) -> None:
+        """Write the usage down.
+
+        Raises
+        ------
+        StateError
+            If the state cannot be written now.
+        """
+        if self._table.usage is not None and self._is_back:
+            self._table.count_usage(now_s)
+            self._store.remember(_NAME, self._table.usage.text())
