@@ -21,6 +21,9 @@ HoldsUp = Literal["nobody", "same nodes", "all"]
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """Wishes that a policy supports if it leaves placement to the run and gives jobs as many devices as they ask for."""
 
+WITH_RESERVATIONS: frozenset[Wish] = frozenset({"reservation"})
+"""What a policy that keeps nodes free for reservations supports beside others."""
+
 ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
 """Wishes that a policy supports if it only orders jobs, whichever devices they can have."""
 

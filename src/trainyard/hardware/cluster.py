@@ -18,8 +18,8 @@ from trainyard.hardware.devices import DeviceSpec, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
-from trainyard.hardware.node_changes import NodeChange
-from trainyard.hardware.plain_cluster import plain_form
+from trainyard.hardware.node_changes import NodeChange, nodes_text
+from trainyard.hardware.plain_nodes import plain_fabric, plain_nodes
 from trainyard.hardware.presets import UNNAMED_DEVICE, unknown_device
 from trainyard.hardware.prices import Prices, check_prices
 from trainyard.hardware.profile import MachineProfile
@@ -369,7 +369,19 @@ class Cluster(Shown):
         dict
             `trainyard.hardware.parse.cluster_from_dict` reads it back.
         """
-        return plain_form(self)
+        plain = {"name": self.name, **plain_nodes(self.nodes)}
+        if self.fabric != NON_BLOCKING:
+            plain["fabric"] = plain_fabric(self.fabric)
+        if self.profile is not None:
+            plain["profile"] = self.profile.to_dict()
+        settings: dict[str, Any] = {
+            "partitions": {name: nodes_text(nodes) for name, nodes in self.partitions},
+            "changes": [change.to_dict() for change in self.changes],
+            "reservations": [reservation.to_dict() for reservation in self.reservations],
+            "qos": dict(self.qos),
+            "prices": dict(self.prices),
+        }
+        return plain | {name: setting for name, setting in settings.items() if setting}
 
     def to_yaml(self) -> str:
         """The cluster as YAML; `parse_cluster` reads a file of it."""

@@ -12,7 +12,7 @@ from trainyard.fleet.policies.queues.backfill_jobs import NEEDS_OF, Order, Queue
 from trainyard.fleet.policies.queues.conservative import ConservativePlan
 from trainyard.fleet.policies.queues.easy import EasyPlan
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Traits
+from trainyard.fleet.traits import ORDERED, WITH_RESERVATIONS, Traits
 from trainyard.hardware.cluster import Cluster
 
 __all__ = ["Backfilling"]
@@ -46,7 +46,7 @@ class Backfilling:
     @property
     def traits(self) -> Traits:
         """The first that waits may hold up others; where all have reservations, there is no such job."""
-        supports = ORDERED | {"reservation"}
+        supports = ORDERED | WITH_RESERVATIONS
         if self.reserves_for == "all":
             return Traits(supports=supports)
         return Traits(holds_up="all" if self.one_queue else "same nodes", supports=supports)

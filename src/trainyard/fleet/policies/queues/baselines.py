@@ -10,7 +10,7 @@ Fidelity: exact.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from trainyard.fleet import compiled_policy
 from trainyard.fleet.errors import FleetError
@@ -47,11 +47,9 @@ def fifo(
     Raises
     ------
     FleetError
-        If an option is none of the allowed, or does not go with another.
+        If ``max_jobs`` is no whole number of at least 1, or an option does not go with conservative backfilling or its lack.
     """
-    _check("backfill", backfill, (False, True, "easy", "conservative"))
-    _check("order", order, get_args(Order))
-    if max_jobs is not None and (backfill != "conservative" or type(max_jobs) is not int or max_jobs < 1):
+    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1 or max_jobs != int(max_jobs)):
         raise FleetError(
             f"max_jobs={shown(max_jobs)} with backfill={backfill!r}; allowed is a whole number of at least 1, with "
             "backfill='conservative'"
@@ -73,12 +71,6 @@ def fifo(
         in_turn=order == "arrival",
         compiled_key=compiled_policy.BY_ARRIVAL if order == "arrival" else None,
     )
-
-
-def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if type(value) not in (bool, str) or value not in allowed:
-        said = ", ".join(map(repr, allowed))
-        raise FleetError(f"{name} is {shown(value)}; allowed: {said}")
 
 
 def sjf() -> Priority:
