@@ -14,8 +14,7 @@ from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.what_if import parse_what_if
 from trainyard.fleet.workload.drawn import resampled
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.own import write_jobs
-from trainyard.fleet.workload.read import read_workload
+from trainyard.fleet.workload.own import read_own, write_jobs
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
@@ -25,7 +24,7 @@ _SEARCHES = ("pollux", "sia")  # for jobs that adapt themselves
 
 def read(tmp_path: Path, *lines: str) -> list[Job]:
     (tmp_path / "jobs.csv").write_text(_HEAD + "\n".join(lines) + "\n")
-    return list(read_workload(tmp_path / "jobs.csv").jobs)
+    return list(read_own(tmp_path / "jobs.csv"))
 
 
 def test_what_is_left_of_length_and_limit(tmp_path: Path) -> None:
@@ -34,7 +33,7 @@ def test_what_is_left_of_length_and_limit(tmp_path: Path) -> None:
         (60, 110, 40), (60, None, 40), (60, 0, 40), (100, 150, 0),
     ]  # fmt: skip
     write_jobs(jobs, tmp_path / "again.csv")
-    assert list(read_workload(tmp_path / "again.csv").jobs) == jobs
+    assert list(read_own(tmp_path / "again.csv")) == jobs
     assert {(job.work + job.ran_s, job.ran_s) for job in resampled(jobs, 0)} == {(100, 0)}
     ended = parse_what_if("limit=50s").jobs(jobs)
     assert [(job.limit_s, job.killed_after_s) for job in ended] == [(10, 10), (10, 10), (0, 10), (50, 50)]
@@ -51,7 +50,7 @@ def test_what_is_left_of_length_and_limit(tmp_path: Path) -> None:
 def test_what_cannot_be_read(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text(_HEAD + line + "\n")
     with pytest.raises(FleetError, match=said):
-        list(read_workload(tmp_path / "jobs.csv", strict=True).jobs)
+        list(read_own(tmp_path / "jobs.csv"))
 
 
 def test_they_come_before_jobs_that_wait_and_pay_no_start() -> None:
@@ -63,7 +62,7 @@ def test_they_come_before_jobs_that_wait_and_pay_no_start() -> None:
     ]
     for way in ("easy", "conservative"):
         done = scheduler_of(f"fifo(backfill='{way}')").simulate(
-            jobs, Cluster.uniform(1, 4), costs=Costs(10.0)
+            jobs, Cluster.uniform(1, 4), costs=Costs(start_s=10.0)
         )
         assert finished(done) == {"ran": 100, "soon": 110, "first": 170}, way
 

@@ -47,7 +47,7 @@ def fifo(
     Raises
     ------
     FleetError
-        If ``max_jobs`` is no whole number of at least 1, or an option does not go with conservative backfilling or its lack.
+        If ``max_jobs`` is no whole number of at least 1, or an option does not go with this way of backfilling.
     """
     if max_jobs is not None and (backfill != "conservative" or max_jobs < 1 or max_jobs != int(max_jobs)):
         raise FleetError(
