@@ -197,11 +197,14 @@ def _fill(here, key, place, nodes, width, blocks, easy, now_s):  # type: ignore[
 
 
 def _reserved(first, here, free, place, width, now_s):  # type: ignore[no-untyped-def]
-    spare = list(free)
-    for job in sorted(
-        (job for job in here if job.devices), key=lambda job: max(now_s, job.start_s + job.limit_s)
-    ):
-        spare += job.devices
+    spare, running = list(free), [job for job in here if job.devices]
+    for end_s in sorted({max(now_s, job.start_s + job.limit_s) for job in running}):
+        spare += [
+            device
+            for job in running
+            if max(now_s, job.start_s + job.limit_s) == end_s
+            for device in job.devices
+        ]
         if place(first.size, spare, width) is not None:
-            return max(now_s, job.start_s + job.limit_s), spare
+            return end_s, spare
     return INF, spare

@@ -33,6 +33,8 @@ class Queue(NamedTuple):
     device_type : index into ``cluster.device_types`` of each; -1, the default, is any one type.
     consolidate : 1 for each that must lie on as few nodes as it can, 0 for one that may lie anywhere, -1, the default,
         for one of which the placement of the run decides.
+    on_nodes : devices that each is to have of every node, a row each, as `TrialPlacement.find` finds them; it waits where
+        they are not free. A row of zeros, the default, leaves a job to the placement.
     until_s : when each gives its devices back, unless a decision lets it have them for longer: a lease. The policy is
         asked when one ends; if it takes nothing away from jobs that run, that job waits again. By default never.
     backfill : whether a job may run before one that is more urgent and does not fit, as it may by default.
@@ -46,6 +48,7 @@ class Queue(NamedTuple):
     num_devices: Ints | None = None
     device_type: Ints | None = None
     consolidate: Ints | None = None
+    on_nodes: Ints | None = None
     until_s: Floats | None = None
     backfill: bool = True
     one_queue: bool = False

@@ -95,7 +95,15 @@ def _of_gavel(
 
 CATALOG: tuple[Entry, ...] = (
     _queue(
-        "fifo", fifo, "First in, first out", {"first fit": {"backfill": True}, "easy": {"backfill": "easy"}}
+        "fifo",
+        fifo,
+        "First in, first out",
+        {
+            "first fit": {"backfill": True},
+            "easy": {"backfill": "easy"},
+            "conservative": {"backfill": "conservative"},
+            "by priority": {"backfill": "easy", "order": "priority"},
+        },
     ),
     _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(

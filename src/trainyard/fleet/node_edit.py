@@ -84,7 +84,7 @@ class _Place:
 
 
 def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Cluster:
-    """Return a cluster with nodes added and taken away; nodes that stay keep their partitions and their changes.
+    """Return a cluster with nodes added and taken away; nodes that stay keep their partitions, changes and reservations.
 
     An added node of which only the devices are given gets the processors and memory of the first node with the same
     devices. Added nodes are in racks of their own.
@@ -191,7 +191,7 @@ def _taken(places: list[_Place], edit: NodeEdit, cluster: Cluster, what_if: str)
 
 
 def _renumbered(cluster: Cluster, places: Sequence[_Place], what_if: str) -> Cluster:
-    """Return the cluster of these places, whose partitions and changes have the new numbers of nodes."""
+    """Return the cluster of these places, whose partitions, changes and reservations have the new numbers of nodes."""
     number_of = {place.number: number for number, place in enumerate(places) if place.number is not None}
     partitions = tuple(
         (name, frozenset(number for number, place in enumerate(places) if name in place.partitions))
@@ -201,12 +201,18 @@ def _renumbered(cluster: Cluster, places: Sequence[_Place], what_if: str) -> Clu
         replace(change, nodes=frozenset(number_of[node] for node in change.nodes if node in number_of))
         for change in cluster.changes
     ]
+    reservations = [
+        replace(each, nodes=frozenset(number_of[node] for node in each.nodes if node in number_of))
+        for each in cluster.reservations
+    ]
     return Cluster(
         f"{cluster.name} {what_if}",
         tuple(place.node for place in places),
         partitions=partitions,
         changes=tuple(change for change in changes if change.nodes),
         prices=cluster.prices,
+        reservations=tuple(each for each in reservations if each.nodes),
+        qos=cluster.qos,
     )
 
 

@@ -116,6 +116,9 @@ class Snapshot:
         lambda s: s._of_jobs("limit_s"),
         ("limit",),
     )
+    priority = _Column[Floats](
+        "Priorities, the larger the more urgent.", lambda s: s._of_jobs("priority"), ("priority",)
+    )
     was_admitted = _Column[Bools](
         "Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it "
         "has to get, also of a scheduler that took over from another one and remembers nothing.",

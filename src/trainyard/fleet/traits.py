@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from trainyard.fleet.periods import Rounds
     from trainyard.hardware.cluster import Cluster
 
-Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
+Wish = Literal["gang", "equal workers", "pinned cell", "partition", "reservation"]
 """Wishes of jobs that not every policy supports: each worker of a gang on one node, of any sizes or of equal ones; a
-pinned cell; and the nodes of a partition."""
+pinned cell; the nodes of a partition; and nodes that are reserved for a time."""
 
 HoldsUp = Literal["nobody", "same nodes", "all"]
 """Jobs that a job without a place holds up: none, those that could have some of the same nodes, or all."""
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """Wishes that a policy supports if it leaves placement to the run and gives jobs as many devices as they ask for."""
+
+WITH_RESERVATIONS: frozenset[Wish] = frozenset({"reservation"})
+"""What a policy that keeps nodes free for reservations supports beside others."""
 
 ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
 """Wishes that a policy supports if it only orders jobs, whichever devices they can have."""

@@ -96,7 +96,8 @@ class WhatIf:
         changed: dict[str, Any] = {}
         if self.limit_s is not None:
             own_limit_s = math.inf if job.limit_s is None else job.limit_s
-            changed = {"limit_s": min(self.limit_s, own_limit_s), "killed_after_s": self.limit_s}
+            left_s = max(0.0, self.limit_s - job.ran_s)
+            changed = {"limit_s": min(left_s, own_limit_s), "killed_after_s": left_s}
         for by_size in self.priorities:
             if by_size.min_devices <= job.num_devices <= by_size.max_devices:
                 changed["priority"] = by_size.priority
@@ -118,7 +119,7 @@ class WhatIf:
         if self.priorities and "priority" not in policy.needs:
             raise FleetError(
                 f"{name} does not read priorities, so that other ones change nothing; take a policy that does, such as "
-                'hived or one of your own that needs "priority"'
+                "fifo(order='priority'), hived or one of your own that needs \"priority\""
             )
         if self.quotas is None:
             return policy

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,11 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
 from trainyard.hardware.node_changes import NodeChange, nodes_text
+from trainyard.hardware.plain_nodes import plain_fabric, plain_nodes
 from trainyard.hardware.presets import UNNAMED_DEVICE, unknown_device
 from trainyard.hardware.prices import Prices, check_prices
 from trainyard.hardware.profile import MachineProfile
+from trainyard.hardware.reservations import Reservation
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
 from trainyard.reading import shown
@@ -54,6 +55,8 @@ class Cluster(Shown):
     partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
         cluster is called so has nodes of that partition only.
     changes : when nodes come and go while jobs run, in the order of time.
+    reservations : nodes that are kept for somebody, or for maintenance, for a time.
+    qos : names of qualities of service, each with the priority that its jobs have beside their own.
     prices : device types, each with the price of one device for an hour; empty for none. All types of the nodes have one.
     away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     outside : numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
@@ -66,6 +69,8 @@ class Cluster(Shown):
     partitions: tuple[tuple[str, frozenset[int]], ...] = ()
     changes: tuple[NodeChange, ...] = ()
     prices: Prices = ()
+    reservations: tuple[Reservation, ...] = ()
+    qos: tuple[tuple[str, int], ...] = ()
     away: frozenset[int] = frozenset()
     outside: frozenset[int] = frozenset()
 
@@ -361,39 +366,19 @@ class Cluster(Shown):
         dict
             `trainyard.hardware.parse.cluster_from_dict` reads it back.
         """
-        devices = list(dict.fromkeys(device for node in self.nodes for device in node.devices))
-        topologies = list(dict.fromkeys(node.topology for node in self.nodes if node.topology is not None))
-        device_index = {device: i for i, device in enumerate(devices)}
-        topology_index = {topology: i for i, topology in enumerate(topologies)}
-        nodes = []
-        for node, same in groupby(self.nodes):
-            of_node: dict[str, Any] = (
-                {} if node.topology is None else {"topology": topology_index[node.topology]}
-            )
-            of_node |= {"devices": [device_index[d] for d in node.devices], "count": len(list(same))}
-            host = {"cpus": node.cpus, "memory_bytes": node.memory_bytes, "rack": node.rack}
-            nodes.append(of_node | {name: value for name, value in host.items() if value})
-        plain: dict[str, Any] = {
-            "name": self.name,
-            "devices": [device.to_dict() for device in devices],
-            "topologies": [topology.to_dict() for topology in topologies],
-            "nodes": nodes,
-        }
+        plain = {"name": self.name, **plain_nodes(self.nodes)}
         if self.fabric != NON_BLOCKING:
-            plain["fabric"] = {
-                "name": self.fabric.name,
-                "links": [dict(vars(link)) for link in self.fabric.links],
-                "edges": [[edge.source, edge.target, edge.link] for edge in self.fabric.edges],
-            }
+            plain["fabric"] = plain_fabric(self.fabric)
         if self.profile is not None:
             plain["profile"] = self.profile.to_dict()
-        if self.partitions:
-            plain["partitions"] = {name: nodes_text(nodes) for name, nodes in self.partitions}
-        if self.changes:
-            plain["changes"] = [change.to_dict() for change in self.changes]
-        if self.prices:
-            plain["prices"] = dict(self.prices)
-        return plain
+        settings: dict[str, Any] = {
+            "partitions": {name: nodes_text(nodes) for name, nodes in self.partitions},
+            "changes": [change.to_dict() for change in self.changes],
+            "reservations": [reservation.to_dict() for reservation in self.reservations],
+            "qos": dict(self.qos),
+            "prices": dict(self.prices),
+        }
+        return plain | {name: setting for name, setting in settings.items() if setting}
 
     def to_yaml(self) -> str:
         """The cluster as YAML; `parse_cluster` reads a file of it."""

@@ -12,7 +12,7 @@ A device of which only the name is known is ``{name: V100}``, and a node with su
 say what their hosts have, ``cpus: 96``, ``memory_bytes: 5e11`` and ``rack: r1``.
 
 The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions, say when
-nodes come and go, and what devices cost::
+nodes come and go or are reserved, and what qualities of service and devices are worth::
 
     cluster: 8x8xV100@96cpu,1440GiB+4x8xA100@128cpu,2000GiB
     partitions:
@@ -22,13 +22,17 @@ nodes come and go, and what devices cost::
     changes:            # of nodes, over time: see `NodeChange`
       - {at_s: 86400, leave: 0-1}
       - {at_s: 172800, come: 0-1}
+    reservations:       # by users or accounts, or of nobody, as for maintenance: see `Reservation`
+      - {from_s: 90000, until_s: 97200, nodes: 2-7}
+      - {from_s: 97200, until_s: 176400, nodes: 8-11, accounts: [vision]}
+    qos: {high: 1000, low: -1000}      # priorities of qualities of service, beside those of their jobs
     prices: {V100: 2.48, A100: 4.10}   # of one device for an hour; types that the cluster lacks may have one, too
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -41,6 +45,7 @@ from trainyard.hardware.node_changes import NodeChange, nodes_from
 from trainyard.hardware.presets import device_named
 from trainyard.hardware.prices import Prices
 from trainyard.hardware.profile import MachineProfile
+from trainyard.hardware.reservations import Reservation
 from trainyard.hardware.text import cluster_from_text
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology, edges_from
 from trainyard.reading import Section, parse_yaml, raised_as, read_text, shown
@@ -57,9 +62,10 @@ __all__ = [
 ]
 
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
-_Partitions = tuple[tuple[str, frozenset[int]], ...]
 _MAX_INCLUDED = 8
-_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions", "changes", "prices")
+_MOST_PRIORITY = 2**32  # as in Slurm
+_SETTINGS = ("partitions", "changes", "reservations", "qos", "prices")
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", *_SETTINGS)
 _MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
@@ -220,39 +226,49 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
     with raised_as(HardwareError):
         given = Section.of(plain, "a cluster")
         if "cluster" in given:
-            given.refuse_unknown(("cluster", "partitions", "changes", "prices"))
+            given.refuse_unknown(("cluster", *_SETTINGS))
             cluster = _cluster_within(given.text("cluster"), within)
-            partitions, changes = _over_time(given, cluster.num_nodes)
-            return replace(
-                cluster,
-                partitions=partitions or cluster.partitions,
-                changes=changes or cluster.changes,
-                prices=_prices(given) or cluster.prices,
-            )
+            return replace(cluster, **_settings(given, cluster.num_nodes))
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
         profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
-        partitions, changes = _over_time(given, len(nodes))
-        return Cluster(
-            given.text("name", "cluster"), nodes, fabric, profile, partitions, changes, _prices(given)
-        )
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, **_settings(given, len(nodes)))
 
 
-def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeChange, ...]]:
-    """Partitions, and when nodes come and go, which both forms of a cluster may say."""
-    partitions = given.section("partitions") if "partitions" in given else Section(given.source)
-    changes = given.sections("changes") if "changes" in given else ()
-    return (
-        tuple((str(name), nodes_from(partitions, name, num_nodes)) for name in partitions),
-        tuple(sorted((NodeChange.read(each, num_nodes) for each in changes), key=lambda change: change.at_s)),
-    )
+def _settings(given: Section, num_nodes: int) -> dict[str, Any]:
+    """Read the settings that both forms of a cluster may have; those that are not there or empty are left out."""
+    read: dict[str, Callable[[Section, int], Any]] = {
+        "partitions": _partitions,
+        "changes": _changes,
+        "reservations": _reservations,
+        "qos": _qos,
+        "prices": _prices,
+    }
+    settings = {name: of(given, num_nodes) for name, of in read.items() if name in given}
+    return {name: setting for name, setting in settings.items() if setting}
 
 
-def _prices(given: Section) -> Prices:
-    """Read the prices of one device of each type for an hour."""
-    if "prices" not in given:
-        return ()
+def _partitions(given: Section, num_nodes: int) -> tuple[tuple[str, frozenset[int]], ...]:
+    partitions = given.section("partitions")
+    return tuple((str(name), nodes_from(partitions, name, num_nodes)) for name in partitions)
+
+
+def _changes(given: Section, num_nodes: int) -> tuple[NodeChange, ...]:
+    changes = [NodeChange.read(each, num_nodes) for each in given.sections("changes")]
+    return tuple(sorted(changes, key=lambda change: change.at_s))
+
+
+def _reservations(given: Section, num_nodes: int) -> tuple[Reservation, ...]:
+    return tuple(Reservation.read(each, num_nodes) for each in given.sections("reservations"))
+
+
+def _qos(given: Section, _: int) -> tuple[tuple[str, int], ...]:
+    priorities = given.section("qos")
+    return tuple((str(name), priorities.whole(name, -_MOST_PRIORITY, _MOST_PRIORITY)) for name in priorities)
+
+
+def _prices(given: Section, _: int) -> Prices:
     prices = given.section("prices")
     return tuple((str(name), prices.number(name, 0.0)) for name in prices)
 

@@ -39,7 +39,7 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=2
+SchedulerParameters=bf_interval=1,sched_interval=2{more}
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
@@ -55,10 +55,18 @@ def why_no_slurm() -> str | None:
 
 
 @contextmanager
-def running_slurm(folder: Path, gpus: Sequence[int], cpus: int = 8) -> Iterator[None]:
-    """Run a cluster whose nodes have so many GPUs of type ``local``, with two slots each; ``SLURM_CONF`` says where."""
+def running_slurm(
+    folder: Path, gpus: Sequence[int], cpus: int = 8, scheduling: Sequence[str] = ()
+) -> Iterator[None]:
+    """Run a cluster whose nodes have so many GPUs of type ``local``, with two slots each; ``SLURM_CONF`` says where.
+
+    Parameters
+    ----------
+    scheduling : more options of ``SchedulerParameters``.
+    """
     ports = _free_ports(1 + len(gpus))
-    conf = _CONF.format(host=socket.gethostname(), port=ports[0], folder=folder)
+    more = "".join(f",{option}" for option in scheduling)
+    conf = _CONF.format(host=socket.gethostname(), port=ports[0], folder=folder, more=more)
     for node, (count, port) in enumerate(zip(gpus, ports[1:], strict=True)):
         conf += (
             f"NodeName=node{node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "

@@ -46,11 +46,11 @@ def ask_policy(
     decided = decide(Snapshot(now_s, cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1
-    _check(decided[0].given, rows, table, in_rounds)
+    _check(decided[0].given, rows, table, in_rounds, cluster.num_nodes)
     return decided
 
 
-def _check(given: Given, rows: Ints, table: JobTable, in_rounds: bool) -> None:
+def _check(given: Given, rows: Ints, table: JobTable, in_rounds: bool, num_nodes: int) -> None:
     if not isinstance(given, (Queue, Placed, TimeFractions)):
         raise FleetError(f"the policy gives a {type(given).__name__}; give a Queue, Placed or TimeFractions")
     columns: tuple[Any, ...] = given
@@ -63,6 +63,10 @@ def _check(given: Given, rows: Ints, table: JobTable, in_rounds: bool) -> None:
             raise FleetError(
                 f"the policy names {num_named} jobs, and {name} of {len(column)}; give each its own"
             )
+    if isinstance(given, Queue) and given.on_nodes is not None and given.on_nodes.shape[1:] != (num_nodes,):
+        raise FleetError(
+            f"the policy gives on_nodes of shape {given.on_nodes.shape}; give a row of {num_nodes} nodes for each job"
+        )
     place = _first_wrong(np.asarray(given.order, np.int64), len(rows), isinstance(given, TimeFractions))
     if place < 0:
         return

@@ -24,7 +24,7 @@ class Feasibility:
     Raises
     ------
     FleetError
-        If there are partitions, and the policy does not support them.
+        If there are partitions or reservations, and the policy does not support them.
     """
 
     def __init__(self, cluster: Cluster, supports: frozenset[Wish]) -> None:
@@ -35,6 +35,12 @@ class Feasibility:
             raise FleetError(
                 f"the policy gives jobs devices of any node, and cluster {cluster.name!r} has partitions; leave these "
                 "out, or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
+            )
+        if cluster.reservations and "reservation" not in supports:
+            raise FleetError(
+                f"the policy knows no reservations, and cluster {cluster.name!r} has some; leave these out, take "
+                "fifo(backfill='easy') or fifo(backfill='conservative'), or write nodes that leave and come for all jobs "
+                "under changes"
             )
 
     def of(self, job: Job) -> int:

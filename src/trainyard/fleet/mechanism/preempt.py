@@ -57,7 +57,7 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     Places in the order of the jobs that get devices, most urgent first; their devices, and how many each gets; and what
     becomes of every job.
     """
-    order, counts, kinds, hows = asked
+    order, counts, kinds, hows, on_nodes = asked
     table, free, is_one_pool = state.table, state.free, state.is_one_pool
     starting, outcome = _walk(order, counts, kinds, rows, table, state.partitions, backfill)
     for number in range(len(rows)):
@@ -67,10 +67,11 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     sizes = counts[starting] if len(counts) else table.num_devices[wanted]
     own_kinds = kinds[starting] if len(kinds) else kinds
     own_hows = hows[starting] if len(hows) else hows
+    own_nodes = on_nodes[starting] if len(on_nodes) else on_nodes
     needs = needs_of_rows(table, wanted) if free[3].shape[1] else empty((2, 0))
     partitions = table.partition[wanted] if has_partitions else empty(0, int64)
     numbers, devices, sizes = place_jobs(
-        sizes, own_kinds, table.allowed[wanted], partitions, own_hows, how, True, True, needs, free
+        sizes, own_kinds, table.allowed[wanted], partitions, own_hows, how, own_nodes, True, True, needs, free
     )
     for number in numbers:
         outcome[order[starting[number]]] = GETS
@@ -172,7 +173,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     found : places in the order, devices and sizes of those that have found theirs.
     asked : as `assign` has it.
     """
-    order, counts, kinds, hows = asked
+    order, counts, kinds, hows, on_nodes = asked
     table, (_, per_node, by_type, aux, members) = state.table, state.free
     places, given, sizes = empty(len(order), int64), empty(state.num_devices, int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
@@ -188,7 +189,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
         n = counts[i] if len(counts) else job.num_devices
         if outcome[number] == KEEPS:
             num_left -= job.held
-        if n == 0 or outcome[number] in (KEEPS, GETS):
+        if n == 0 or outcome[number] in (KEEPS, GETS) or (len(on_nodes) and on_nodes[i].any()):
             continue
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
         bits = 1 << kind if kind >= 0 else job.allowed

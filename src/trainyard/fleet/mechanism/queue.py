@@ -20,6 +20,7 @@ from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 Ints = NDArray[np.int64]
 
 _NONE = np.zeros(0, np.int64)
+_NO_NODES = np.zeros((0, 0), np.int64)
 
 
 class QueueArrays(NamedTuple):
@@ -30,12 +31,14 @@ class QueueArrays(NamedTuple):
     order : numbers of the jobs.
     counts, kinds : devices of each, and the index of their type.
     hows : placement of each; -1 for that of the run.
+    on_nodes : devices that each is to have of every node, a row each; all 0 where the placement decides.
     """
 
     order: Ints
     counts: Ints
     kinds: Ints
     hows: Ints
+    on_nodes: Ints
 
     @classmethod
     def of(cls, queue: Queue) -> QueueArrays:
@@ -46,7 +49,8 @@ class QueueArrays(NamedTuple):
         hows = _NONE
         if queue.consolidate is not None:
             hows = np.array((ANYWHERE, CONSOLIDATED, -1))[np.asarray(queue.consolidate, np.int64)]
-        return cls(order, counts, kinds, hows)
+        on_nodes = _NO_NODES if queue.on_nodes is None else np.ascontiguousarray(queue.on_nodes, np.int64)
+        return cls(order, counts, kinds, hows, on_nodes)
 
 
 class Assignment(NamedTuple):
@@ -182,7 +186,7 @@ def fill(state, rows, asked, how, backfill, one_queue):  # type: ignore[no-untyp
     -------
     Places in the order of the jobs that get devices; these, and how many each gets.
     """
-    order, counts, kinds, hows = asked
+    order, counts, kinds, hows, on_nodes = asked
     table, (_, _, by_type, aux, members) = state.table, state.free
     most, none, has_partitions = len(order), empty(0, int64), members.shape[0] > 1
     if not backfill and len(counts) == 0 and state.is_one_pool:
@@ -196,6 +200,7 @@ def fill(state, rows, asked, how, backfill, one_queue):  # type: ignore[no-untyp
         table.partition[wanted] if has_partitions else none,
         hows[:most],
         how,
+        on_nodes[:most],
         backfill,
         one_queue and not backfill,
         needs_of_rows(table, wanted) if aux.shape[1] else empty((2, 0)),

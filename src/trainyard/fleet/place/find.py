@@ -37,12 +37,13 @@ def change_tenants(devices, change, per_device, per_node, by_type):  # type: ign
 
 @compiled
 def place_jobs(  # type: ignore[no-untyped-def]
-    wanted, kinds, allowed, partitions, hows, how, goes_on, stops, needs, tables
+    wanted, kinds, allowed, partitions, hows, how, on_nodes, goes_on, stops, needs, tables
 ):
     """Take devices of nodes for jobs; returns the numbers of those that got any, the devices, and how many each has.
 
     Parameters
     ----------
+    on_nodes : devices that each is to have of every node, a row each; all 0, or no rows, where the placement decides.
     stops : leave off at the first that finds no place, whatever comes after it.
     """
     per_device, per_node, by_type, aux, members = tables
@@ -58,7 +59,10 @@ def place_jobs(  # type: ignore[no-untyped-def]
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
         bits, partition = 1 << kind if kind >= 0 else allowed[i], partitions[i] if len(partitions) else 0
         taken = empty(0, int64)
-        if not has_failed(failed, wanted[i], bits, partition, own_how):
+        if len(on_nodes) and on_nodes[i].any():
+            if fits_on(on_nodes[i], needs[:, i] if needs.shape[1] else zeros(2), per_node, aux):
+                taken = on_nodes[i].copy()
+        elif not has_failed(failed, wanted[i], bits, partition, own_how):
             need = needs[:, i] if needs.shape[1] else zeros(2)
             usable = usable_nodes(partition, members, unblocked)
             taken = find_place(wanted[i], bits, usable, own_how, need, per_node, by_type, aux, has_racks)
@@ -206,22 +210,23 @@ def change_auxiliary(taken, need, sign, aux):  # type: ignore[no-untyped-def]
     """A job gets (-1) processors and memory with so many devices of every node, or gives them back (1)."""
     for node in range(len(taken)):
         if taken[node]:
-            _change_auxiliary_of(node, taken[node], need, sign, aux)
+            change_auxiliary_of(node, taken[node], need, sign, aux[LEFT], aux[SHARE])
 
 
 @lean
 def change_auxiliary_with(devices, need, sign, per_device, aux):  # type: ignore[no-untyped-def]
     """The same with devices."""
     for device in devices:
-        _change_auxiliary_of(per_device[NODE, device], 1, need, sign, aux)
+        change_auxiliary_of(per_device[NODE, device], 1, need, sign, aux[LEFT], aux[SHARE])
 
 
 @lean
-def _change_auxiliary_of(node, count, need, sign, aux):  # type: ignore[no-untyped-def]
+def change_auxiliary_of(node, count, need, sign, left, share):  # type: ignore[no-untyped-def]
+    """The same with so many devices of one node."""
     for what in range(2):
-        each = need[what] if need[what] > 0 else aux[SHARE][what, node]
+        each = need[what] if need[what] > 0 else share[what, node]
         if each > 0:  # what a node does not say that it has is not counted
-            aux[LEFT][what, node] += sign * each * count
+            left[what, node] += sign * each * count
 
 
 @lean

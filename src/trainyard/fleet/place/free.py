@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 
 NO_NEEDS: Floats = np.zeros((2, 0))
 _NONE: Ints = np.zeros(0, np.int64)
+_NO_NODES: Ints = np.zeros((0, 0), np.int64)
 
 
 class FreeDevices:
@@ -97,6 +98,7 @@ class FreeDevices:
             partitions,
             hows,
             how,
+            _NO_NODES,
             goes_on,
             one_queue and not goes_on,
             needs,

@@ -8,10 +8,11 @@ import numpy as np
 
 from trainyard.fleet.place.auxiliary import Asking, needs_of
 from trainyard.fleet.place.find import FREE, TYPE, are_in_racks, count_as_taken, find_place, usable_nodes
-from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.free import Floats, FreeDevices
 from trainyard.fleet.place.nodes import WORKER, Ints
 
-_ALL: Ints = np.zeros(0, np.int64)
+ALL: Ints = np.zeros(0, np.int64)
+"""In place of nodes that a job may have, that it may have all."""
 
 
 class Placeable(Asking, Protocol):
@@ -47,20 +48,28 @@ class TrialPlacement:
         found._tables = nodes.copy(), by_type.copy(), auxiliary.copy()
         return found
 
-    def find(self, job: Placeable, allowed: int, partition: int) -> Ints | None:
+    @property
+    def tables(self) -> tuple[Ints, Floats, Ints]:
+        """Return the tables of nodes, of what they have beside devices, and of the nodes of every partition."""
+        nodes, _, auxiliary = self._tables
+        return nodes, auxiliary, self._members
+
+    def how_of(self, job: Placeable) -> int:
+        """Return the number of the placement of a job."""
+        return self._how + WORKER * (job.gang[0] if job.gang else 0)
+
+    def find(self, job: Placeable, allowed: int, partition: int, usable: Ints = ALL) -> Ints | None:
         """How many devices of every node a job would get; None if it has no place.
 
         Parameters
         ----------
         allowed : types of device that it can run on, as bits by their index.
         partition : index of its partition, 0 for none.
+        usable : 1 for each node that it may have, else 0; by default all of its partition.
         """
         nodes, by_type, auxiliary = self._tables
-        how, usable = (
-            self._how + WORKER * (job.gang[0] if job.gang else 0),
-            usable_nodes(partition, self._members, _ALL),
-        )
-        asked = job.num_devices, allowed, usable, how, np.array(needs_of(job))
+        may_have, how = usable_nodes(partition, self._members, usable), self.how_of(job)
+        asked = job.num_devices, allowed, may_have, how, np.array(needs_of(job))
         found: Ints = find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))
         return found if len(found) else None
 

@@ -62,17 +62,23 @@ class Arrivals:
                 "of their arrival"
             )
 
-    def arrive(self) -> None:
-        """Let the next job come, unless it would take longer than can be simulated, and look at the one after it."""
+    def arrive(self) -> bool:
+        """Let the next job come, unless it would take longer than can be simulated; return whether it comes.
+
+        Then look at the one after it.
+        """
         job, bits, allocator = self.job, self.bits, self._allocator
         assert job is not None
         try:
             self._check_length(job, bits)
         except UnfitJobError as error:
             self._leave_out(job, error)
+            comes = False
         else:
             allocator.enter(job, self.next_s, bits)
+            comes = True
         self.read_on()
+        return comes
 
     def _allowed(self, job: Job) -> int | None:
         """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""

@@ -114,7 +114,7 @@ class CompiledRun:
         coming, num = ArrivalRows(_NUM_COMING), 0
         while num < _NUM_COMING and (job := self.arrivals.job) is not None:
             rate = rate_anywhere(job)
-            if np.isnan(rate) or job.gang:
+            if np.isnan(rate) or job.gang or job.ran_s:
                 break
             self._jobs[self.table.num_entered + num] = job
             partition = self.allocator.cluster.partition_index(job.virtual_cluster)

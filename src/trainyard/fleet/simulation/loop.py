@@ -185,7 +185,7 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
     hows = np.empty(len(consolidate), np.int64)
     for i in range(len(hows)):
         hows[i] = -1 if consolidate[i] < 0 else (CONSOLIDATED if consolidate[i] else ANYWHERE)
-    asked = QueueArrays(order, none, none, hows)
+    asked = QueueArrays(order, none, none, hows, np.zeros((0, 0), np.int64))
     started, _, _, _ = queue_applied(state, rows, asked, rules.queue, now_s)
     for row in started:
         finish_s = state.table.finish_s[row]

@@ -15,6 +15,7 @@ from trainyard.fleet.mechanism.domains import SchedulingDomain, SchedulingDomain
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.coordinator import Coordinator
+from trainyard.fleet.simulation.already_running import go_on
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
 from trainyard.fleet.simulation.job_failures import JobFailures
@@ -150,10 +151,16 @@ class Simulator:
 
     def _arrive(self) -> None:
         """A job comes."""
-        job = self.arrivals.job
-        if self.domains.parts and job is not None:
+        job, arrival_s = self.arrivals.job, self.arrivals.next_s
+        assert job is not None
+        if self.domains.parts:
             self.domains.touch(self.allocator.cluster.partition_index(job.virtual_cluster))
-        self.arrivals.arrive()
+        if self.arrivals.arrive() and job.ran_s:
+            row = int(self.table.active[-1])
+            if go_on(self.allocator, row, arrival_s):
+                self._expect([row])
+                self.job_failures.draw_for_moved(np.array([row]), arrival_s)
+                self._crowd(arrival_s)
 
     def _end(self, row: int, end_s: float) -> None:
         """A job has done its work, or changes its rate."""

@@ -119,11 +119,19 @@ def resampled(jobs: Sequence[Job], seed: int) -> Iterator[Job]:
     """Draw a workload like that of a trace: whenever a job arrives there, any of its jobs, as likely as the others."""
     picks = np.random.default_rng(seed).integers(len(jobs), size=len(jobs))
     for number, (there, pick) in enumerate(zip(jobs, picks, strict=True)):
-        job = jobs[pick]
+        job = _from_its_start(jobs[pick])
         deadline_s = None if job.deadline_s is None else job.deadline_s + there.arrival_s - job.arrival_s
         yield replace(
             job, name=f"{number}~{job.name}", arrival_s=there.arrival_s, deadline_s=deadline_s, attempts=()
         )
+
+
+def _from_its_start(job: Job) -> Job:
+    """Return a job that has not run before it arrives."""
+    if not job.ran_s:
+        return job
+    limit_s = None if job.limit_s is None else job.limit_s + job.ran_s
+    return replace(job, work=job.work + job.ran_s, limit_s=limit_s, ran_s=0.0)
 
 
 def with_deadlines(

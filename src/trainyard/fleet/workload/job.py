@@ -231,6 +231,8 @@ class Job(JobRequest):
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     qos : its quality of service, by a name of its cluster.
     killed_after_s : time with devices after which it is ended, whatever it has done; None if it may take its time.
+    ran_s : time for which it had run before it arrived; it has devices at once, as when a trace begins. ``work`` and
+        ``limit_s`` are what is left. 0 for other jobs.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     command : that it runs, as fast as its profile declares; None for other jobs.
     """
@@ -246,6 +248,7 @@ class Job(JobRequest):
     yields: bool = False
     qos: str = ""
     killed_after_s: float | None = None
+    ran_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
     command: Command | None = None
 

@@ -34,6 +34,8 @@ virtual_cluster     to which it belongs
 qos                 its quality of service, by name
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
+ran_s               seconds that it has run when it arrives, as when the trace begins: it has devices  0
+                    at once; of ``length_s`` and ``limit_s``, the rest is left
 started_s           when it really started, where that is known, counted as arrival_s                not known
 attempts            instead, where it was interrupted: when it really had devices, ``START:END``     not known
                     separated by spaces; ``START:END*DEVICES`` where these were not num_devices
@@ -91,8 +93,8 @@ _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS, "command", *COMMAND_OPTIONS)
 COLUMNS = (
     *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "qos",
-    "weight", "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields",
-    "cpus", "memory_bytes", "busy", "model", "batch_size",
+    "weight", "deadline_s", "ran_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell",
+    "yields", "cpus", "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
 _TEXTS = ("name", "user", "account", "virtual_cluster", "qos", "pinned_cell", "model")
 _NUMBERS = ("deadline_s", "cpus", "memory_bytes")
@@ -166,6 +168,11 @@ def _job(row: Row, arrival_s: float) -> Job:
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
     rest |= {name: row.number(name) for name in _NUMBERS if name in given}
     rest |= {name: row.positive(name) for name in _POSITIVE if name in given}
+    if "ran_s" in given:
+        rest["ran_s"] = _ran_s(row, work)
+        work -= rest["ran_s"]
+        if "limit_s" in rest:
+            rest["limit_s"] = max(0.0, rest["limit_s"] - rest["ran_s"])
     kinds = tuple(given.get("device_types", "").split())
     job = Job(
         given["name"],
@@ -193,6 +200,16 @@ def _truth(row: Row, name: str) -> bool:
     if truth is None:
         raise row.error(name, "yes or no")
     return truth
+
+
+def _ran_s(row: Row, length_s: float) -> float:
+    """Read the time for which a job has run before it arrives."""
+    if "length_s" not in row.fields or "command" in row.fields:
+        raise row.error("ran_s", "a job with length_s and without a command")
+    ran_s = row.number("ran_s")
+    if ran_s >= length_s > 0:
+        raise row.error("ran_s", f"a number below length_s, {length_s:g}")
+    return ran_s
 
 
 def _gang(row: Row, size: int) -> tuple[int, ...]:
@@ -329,7 +346,7 @@ def values_of(job: Job) -> dict[str, Any]:
         "num_devices": job.num_devices,
     }
     if job.profile == Declared(job.num_devices, job.busy):
-        values["length_s"] = float(job.work)
+        values["length_s"] = float(job.work) + job.ran_s
     elif isinstance(job.profile, Speeds):
         values |= {"work": float(job.work), "speeds": str(job.profile)}
     elif isinstance(job.profile, Predicted):
@@ -344,6 +361,8 @@ def values_of(job: Job) -> dict[str, Any]:
     names = [name for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :] if name not in _RECORDED]
     for name, value in changed_fields(job, names).items():
         values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
+    if job.ran_s and "limit_s" in values:
+        values["limit_s"] += job.ran_s
     return values | attempts_text(job.attempts, job.num_devices)
 
 

@@ -13,29 +13,63 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.fleet import compiled_policy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import check_period
-from trainyard.fleet.policies.queues.easy import EasyBackfilling
+from trainyard.fleet.policies.queues.backfill import Backfilling
+from trainyard.fleet.policies.queues.backfill_jobs import NEEDS_OF, Order, urgency
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
+from trainyard.reading import shown
 
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
-def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> Priority | EasyBackfilling:
+def fifo(
+    backfill: bool | Literal["easy", "conservative"] = False,
+    one_queue: bool = False,
+    order: Order = "arrival",
+    max_jobs: int | None = None,
+) -> Priority | Backfilling:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
 
-    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `EasyBackfilling`.
-    A job that does not fit holds up those that could have some of its nodes, as if every type and every partition had a
-    queue; with ``one_queue`` all that come after it.
+    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `EasyPlan`. With
+    "conservative", where that delays none of the jobs before them: see `ConservativePlan`. A job that does not fit holds
+    up those that could have some of its nodes, as if every type and every partition had a queue; with ``one_queue`` all
+    that come after it. Under conservative backfilling it holds up nobody, since every job has a reservation.
+
+    Parameters
+    ----------
+    order : of the queue. "priority" is by the priority of jobs with that of their quality of service added, the largest
+        first, then by arrival.
+    max_jobs : under conservative backfilling, how many jobs of the queue are looked at (``bf_max_job_test`` of Slurm); by
+        default all.
+
+    Raises
+    ------
+    FleetError
+        If ``max_jobs`` is no whole number of at least 1, or an option does not go with this way of backfilling.
     """
+    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1 or max_jobs != int(max_jobs)):
+        raise FleetError(
+            f"max_jobs={shown(max_jobs)} with backfill={backfill!r}; allowed is a whole number of at least 1, with "
+            "backfill='conservative'"
+        )
+    if backfill == "conservative":
+        if one_queue:
+            raise FleetError(
+                "backfill='conservative' keeps a place for every job, and has no first one that holds up others; leave "
+                "one_queue out"
+            )
+        return Backfilling("all", order, max_jobs=max_jobs)
     if backfill == "easy":
-        return EasyBackfilling(one_queue)
+        return Backfilling("first", order, one_queue)
     return Priority(
-        lambda s: s.arrival_s,
+        (lambda s: s.arrival_s) if order == "arrival" else (lambda s: -urgency(s)),
+        NEEDS_OF[order],
         backfill=backfill,
         one_queue=one_queue,
-        in_turn=True,
-        compiled_key=compiled_policy.BY_ARRIVAL,
+        in_turn=order == "arrival",
+        compiled_key=compiled_policy.BY_ARRIVAL if order == "arrival" else None,
     )
 
 

@@ -1,6 +1,6 @@
 """EASY backfilling: a later job may run before the first that waits if it does not delay it.
 
-Jobs start in the order of their arrival. The first that finds no place gets a reservation: the earliest time at which it
+Jobs start in the order of the queue. The first that finds no place gets a reservation: the earliest time at which it
 will find one, if all that run take as long as their users allowed them. A later job that finds a place now is started if
 it is over by then, or leaves the first a place then. Jobs without a limit are taken to run for ever. The first job that
 could have none of the nodes of those with a reservation, of other types or of another partition, gets one, too.
@@ -10,174 +10,117 @@ It is what Slurm's backfilling does for the first job that waits; Slurm's goes o
 References
 ----------
 D. A. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
+A. W. Mu'alem and D. G. Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
+IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.fleet.allocation import Allocation, Queue, Reasons
-from trainyard.fleet.known import KnownJob
-from trainyard.fleet.place.auxiliary import needs_of
-from trainyard.fleet.place.trial import TrialPlacement
-from trainyard.fleet.snapshot import Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Traits
-from trainyard.hardware.cluster import Cluster
+from trainyard.fleet.place.trial import ALL, TrialPlacement
+from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
+from trainyard.fleet.snapshot import Ints
+
+__all__ = ["EasyPlan"]
 
 _INF = float("inf")
-
-
-@dataclass(frozen=True)
-class EasyBackfilling:
-    """See the module; it takes nothing away from jobs that run, but looks at them.
-
-    Attributes
-    ----------
-    one_queue : whether the first that waits is the only one with a reservation, whichever nodes others could have.
-    """
-
-    one_queue: bool = False
-    needs: frozenset[Need] = field(default=frozenset({"limit"}), init=False)
-    preempts: bool = field(default=True, init=False)
-
-    @property
-    def traits(self) -> Traits:
-        """The first that waits may hold up others."""
-        return Traits(holds_up="all" if self.one_queue else "same nodes", supports=ORDERED)
-
-    def start(self, cluster: Cluster) -> None:
-        """Return the state, which is always empty."""
-
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
-        """Choose the running jobs, then the starting ones in the order of their arrival."""
-        backfill = _Backfill(snapshot, self.one_queue)
-        starting = [number for number in backfill.candidates() if backfill.starts(number)]
-        order = np.concatenate((backfill.running, np.array(starting, np.int64)))
-        reasons = Reasons(np.setdiff1d(backfill.waiting, order), backfill.why)
-        return Allocation(Queue(order), stands=True, reasons=reasons), state
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A job that waits: what it is, and the nodes that it could have."""
-
-    job: KnownJob
-    allowed: int
-    partition: int
-    nodes: Ints
-
-    @property
-    def asks(self) -> tuple[object, ...]:
-        """Jobs for which it is the same find the same places."""
-        return self.job.num_devices, self.allowed, self.partition, needs_of(self.job), self.job.gang
-
-    def find(self, trial: TrialPlacement) -> Ints | None:
-        return trial.find(self.job, self.allowed, self.partition)
 
 
 @dataclass
 class _Reservation:
     """Reservation of a waiting job: when it will find a place, and all that is free then, with that place."""
 
-    first: _Waiting
+    first: QueuedJob
     start_s: float
     free: TrialPlacement
+    open_nodes: Ints
 
-    def without(self, on: Ints, job: KnownJob) -> TrialPlacement | None:
-        """Return the devices that are free then if a later job has some; None if this job has no place beside it."""
-        free = self.free.copy()
-        free.take(on, job)
-        return None if self.first.find(free) is None else free
+    def without(self, on: Ints, other: QueuedJob) -> TrialPlacement | None:
+        """Return the devices that are free then if a later job has some; None if the first has no place beside it."""
+        free, first = self.free.copy(), self.first
+        free.take(on, other.job)
+        place = free.find(first.job, first.allowed, first.partition, self.open_nodes)
+        return None if place is None else free
 
 
-class _Backfill:
+class EasyPlan:
     """The jobs that start now, played through job by job.
 
     Attributes
     ----------
-    running, waiting : numbers of jobs.
+    starting : devices of every node for each job that starts, by number, in the order in which they start.
     """
 
-    def __init__(self, snapshot: Snapshot, one_queue: bool) -> None:
-        self.running, self.waiting = np.flatnonzero(snapshot.held > 0), np.flatnonzero(snapshot.held == 0)
-        self._snapshot, self._free, self._one_queue = snapshot, snapshot.trial(), one_queue
+    def __init__(self, jobs: QueuedJobs, one_queue: bool) -> None:
+        self.starting: dict[int, Ints] = {}
+        self._jobs, self._free, self._one_queue = jobs, jobs.snapshot.trial(), one_queue
         self._reserved: list[_Reservation] = []
         self._start_s: dict[int, float] = {}
-        begin_s = np.where(snapshot.was_started, snapshot.first_start_s, snapshot.now_s)
-        # When every job is over at the latest, if it starts now or runs.
-        self._end_s = np.maximum(snapshot.now_s, begin_s + snapshot.limit_s)
-        # How many devices of every node those have that start.
-        self._started: dict[int, Ints] = {}
         # By what jobs ask for: one that is over no earlier than this finds no place. What is free only becomes less.
         self._failed: dict[tuple[object, ...], float] = {}
+        for number in self._candidates():
+            self._try(jobs.queued(number))
 
-    def candidates(self) -> list[int]:
+    def _candidates(self) -> list[int]:
         """Jobs that may start or get a reservation: all that fit by number, and the first of each kind that does not."""
-        allowed, partition = self._snapshot.allowed[self.waiting], self._snapshot.partition[self.waiting]
-        fits = self._snapshot.num_devices[self.waiting] <= self._free.most_free(allowed)
+        snapshot, waiting = self._jobs.snapshot, self._jobs.waiting
+        allowed, partition = snapshot.allowed[waiting], snapshot.partition[waiting]
+        fits = snapshot.num_devices[waiting] <= self._free.most_free(allowed)
         kinds = np.stack((allowed, partition))[:, ~fits]
         firsts = np.unique(kinds, axis=1, return_index=True)[1]
         fits[np.flatnonzero(~fits)[firsts]] = True
-        return [int(number) for number in self.waiting[fits]]
+        return [int(number) for number in waiting[fits]]
 
-    def _on(self, number: int) -> Ints:
-        """Count a job's devices on each node."""
-        if number in self._started:
-            return self._started[number]
-        grant, cluster = self._snapshot.grant(number), self._snapshot.cluster
-        assert grant is not None, "it runs"
-        return np.bincount(cluster.node_of[list(grant.devices)], minlength=len(cluster.nodes))
-
-    def _waiting(self, number: int) -> _Waiting:
-        snapshot, cluster = self._snapshot, self._snapshot.cluster
-        allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
-        nodes = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
-        return _Waiting(snapshot.job(number), allowed, partition, nodes)
-
-    def starts(self, number: int) -> bool:
-        """Whether a job that waits is to start now; if not, it may get a reservation."""
-        waiting, end_s = self._waiting(number), float(self._end_s[number])
-        failed = self._failed.get(waiting.asks)
+    def _try(self, job: QueuedJob) -> None:
+        """Start a waiting job if it may start now; if not, it may get a reservation."""
+        end_s, open_nodes = float(self._jobs.end_s[job.number]), self._jobs.open_nodes(job, self._jobs.now_s)
+        key = *job.asks, open_nodes.tobytes()
+        failed = self._failed.get(key)
         if failed is not None and end_s >= failed:  # of one without a limit, the end is infinite
-            return False
-        before = [
-            each for each in self._reserved if self._one_queue or (each.first.nodes & waiting.nodes).any()
-        ]
-        on = waiting.find(self._free)
+            return
+        before = [each for each in self._reserved if self._one_queue or (each.first.nodes & job.nodes).any()]
+        on = self._free.find(job.job, job.allowed, job.partition, open_nodes)
         if on is None:
-            self._failed[waiting.asks] = -_INF
+            self._failed[key] = -_INF
             if not before:
-                self._reserve(number, waiting)
-            return False
+                self._reserve(job)
+            return
         late = [each for each in before if end_s > each.start_s]
-        left = [each.without(on, waiting.job) for each in late]
+        left = [each.without(on, job) for each in late]
         if None in left:
-            self._failed[waiting.asks] = end_s
-            return False
+            self._failed[key] = end_s
+            return
         for each, free in zip(late, left, strict=True):
             assert free is not None
             each.free = free
-        self._free.take(on, waiting.job)
-        self._started[number] = on
-        return True
+        self._free.take(on, job.job)
+        self.starting[job.number] = on
 
-    def _reserve(self, number: int, waiting: _Waiting) -> None:
-        free, start_s = self._free.copy(), _INF
-        others = np.concatenate((self.running, np.array(list(self._started), np.int64)))
-        for other in others[np.argsort(self._end_s[others], kind="stable")].tolist():
-            free.give(self._on(other), self._snapshot.job(other))
-            if waiting.find(free) is not None:
-                start_s = float(self._end_s[other])
+    def _reserve(self, first: QueuedJob) -> None:
+        """Find the earliest time at which devices that others give back, or reservations that end, leave it a place."""
+        jobs, free = self._jobs, self._free.copy()
+        occupied = {number: jobs.on_nodes(number) for number in jobs.running.tolist()} | self.starting
+        moments_s = {float(jobs.end_s[number]) for number in occupied} | {
+            each.until_s for each in jobs.reservations
+        }
+        start_s, open_nodes = _INF, ALL
+        for moment_s in sorted(moments_s - {_INF}):
+            for number in [number for number in occupied if jobs.end_s[number] == moment_s]:
+                free.give(occupied[number], jobs.snapshot.job(number))
+            open_nodes = jobs.open_nodes(first, moment_s)
+            if free.find(first.job, first.allowed, first.partition, open_nodes) is not None:
+                start_s = moment_s
                 break
-        self._start_s[number] = start_s
-        self._reserved.append(_Reservation(waiting, start_s, free))
+        self._start_s[first.number] = start_s
+        self._reserved.append(_Reservation(first, start_s, free, open_nodes))
 
     def why(self, number: int) -> str:
         """Why a job waits."""
         if number not in self._start_s:
             return "it finds no place, or would delay the first job that waits"
-        in_s = self._start_s[number] - self._snapshot.now_s
+        in_s = self._start_s[number] - self._jobs.now_s
         when = f"in {in_s:.0f} s at the latest" if in_s < _INF else "when jobs without a limit have ended"
         return f"it is the first that finds no place; one is kept for it {when}"

@@ -1,0 +1,128 @@
+"""Conservative backfilling: every waiting job has a reservation, and a later job may run if it delays none of them.
+
+In the order of the queue, each job gets the earliest time and a place that jobs before it leave free, if all take as
+long as their users allowed them. Jobs whose time is now start. A job without a limit is taken to run for ever: it starts
+only where no reservation follows, and a job that waits for its devices has no reservation.
+
+Reservations are made anew at every decision, as Slurm's backfilling does. A job never starts later because of one behind
+it in the queue. It may start later than it was told when one before it moves forward, because a job ended early.
+
+References
+----------
+D. G. Feitelson and A. Mu'alem Weil, "Utilization and Predictability in Scheduling the IBM SP2 with Backfilling",
+IPPS 1998.
+A. W. Mu'alem and D. G. Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
+IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
+from trainyard.fleet.policies.queues.free_over_time import FreeOverTime
+from trainyard.fleet.snapshot import Ints
+
+__all__ = ["ConservativePlan"]
+
+_INF = float("inf")
+
+
+class _Earlier(NamedTuple):
+    """The earliest time that was found for a job; one that asks for the same, for as long or longer, has no earlier."""
+
+    limit_s: float
+    start_s: float
+    is_now: bool
+
+
+class ConservativePlan:
+    """The jobs that start now, found by planning the queue job by job.
+
+    Attributes
+    ----------
+    starting : devices of every node for each job that starts, by number, in the order in which they start.
+    """
+
+    def __init__(self, jobs: QueuedJobs, max_jobs: int | None) -> None:
+        self.starting: dict[int, Ints] = {}
+        self._jobs, self._free = jobs, jobs.snapshot.trial()
+        self._start_s: dict[int, float] = {}
+        self._earlier: dict[tuple[object, ...], _Earlier] = {}
+        self._fits_now: dict[tuple[object, ...], bool] = {}
+        if self._free.most_free(np.array([-1]))[0] == 0:
+            return
+        queue = [jobs.queued(int(number)) for number in jobs.waiting[:max_jobs]]
+        last = self._last_that_fits(queue)
+        for place, job in enumerate(queue):
+            # Reservations of jobs behind the last that can start now change nothing now.
+            if place > last:
+                break
+            if self._plan(job):
+                last = self._last_that_fits(queue[: last + 1])
+
+    def _last_that_fits(self, queue: list[QueuedJob]) -> int:
+        """Return the place in the queue of the last job that finds a place among the devices that are free now, or -1."""
+        for place in range(len(queue) - 1, -1, -1):
+            if self._fits(queue[place]):
+                return place
+        return -1
+
+    def _fits(self, job: QueuedJob) -> bool:
+        fits = job.number not in self.starting and self._fits_now.get(job.asks)
+        if fits is None:
+            fits = self._free.find(job.job, job.allowed, job.partition) is not None
+            self._fits_now[job.asks] = fits
+        return fits
+
+    @cached_property
+    def _over_time(self) -> FreeOverTime:
+        """Devices that are free over time, beside jobs that run and those that start; only needed if somebody waits."""
+        jobs = self._jobs
+        over_time = FreeOverTime(self._free, jobs.now_s, [each.until_s for each in jobs.reservations])
+        for number in jobs.running.tolist():
+            over_time.release(float(jobs.end_s[number]), jobs.on_nodes(number), jobs.snapshot.job(number))
+        for number, on in self.starting.items():
+            over_time.release(float(jobs.end_s[number]), on, jobs.snapshot.job(number))
+        return over_time
+
+    def _plan(self, job: QueuedJob) -> bool:
+        """Reserve the earliest time and place of a job; return whether it starts now."""
+        if not self._start_s and self._fits(job):
+            on = self._free.find(
+                job.job, job.allowed, job.partition, self._jobs.open_nodes(job, self._jobs.now_s)
+            )
+            if on is not None:  # nobody before it waits
+                self._start(job, on)
+                return True
+        earlier = self._earlier.get(job.asks)
+        if earlier is None or earlier.limit_s > job.limit_s:
+            earlier = _Earlier(0.0, self._jobs.now_s, self._fits(job))
+        found = self._over_time.earliest(job, self._jobs, earlier.start_s, earlier.is_now)
+        if found is None:
+            self._start_s[job.number] = _INF
+            return False
+        self._earlier[job.asks] = _Earlier(job.limit_s, found.start_s, found.is_now)
+        self._over_time.occupy(found, job.limit_s, job.job)
+        if found.is_now:
+            self._start(job, found.on)
+        else:
+            self._start_s[job.number] = found.start_s
+        return found.is_now
+
+    def _start(self, job: QueuedJob, on: Ints) -> None:
+        self._free.take(on, job.job)
+        self.starting[job.number] = on
+        self._fits_now = {asks: fits for asks, fits in self._fits_now.items() if not fits}
+
+    def why(self, number: int) -> str:
+        """Why a job waits."""
+        start_s = self._start_s.get(number)
+        if start_s is None:
+            return "it finds no place, and jobs before it have not started yet"
+        if start_s == _INF:
+            return "it finds a place when jobs without a limit have ended"
+        return f"a place is reserved for it in {start_s - self._jobs.now_s:.0f} s at the latest"

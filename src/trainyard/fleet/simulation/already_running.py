@@ -1,0 +1,43 @@
+"""Jobs that run already when they arrive, as those of a cluster do when a trace of it begins."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.fleet.mechanism import transitions
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.place.nodes import PACKED
+from trainyard.fleet.place.trial import TrialPlacement
+from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.workload.job import Grant
+
+__all__ = ["go_on"]
+
+
+def go_on(allocator: Allocator, row: int, now_s: float) -> bool:
+    """Give a job that has just arrived devices at once, without a start; return whether there is a place.
+
+    Where the placement of the run finds none, any free devices of one type will do.
+    """
+    table, cluster = allocator.table, allocator.cluster
+    job, inside = table.job(row), cluster.members[0]
+    asked = job, int(table.allowed[row]), int(table.partition[row])
+    on = allocator.trial(cluster).find(*asked)
+    if on is None:
+        on = TrialPlacement(allocator.free, PACKED, inside).find(*asked)
+    if on is None:
+        return False
+    allocator.take_over(row, Grant(_lowest_free(allocator, on)), now_s)
+    table.taken_over[row] = 1
+    transitions.delay_start(table.data, row, now_s - float(table.since_s[row]))
+    return True
+
+
+def _lowest_free(allocator: Allocator, on: Ints) -> tuple[int, ...]:
+    """Return so many free devices of each node, those of the lowest numbers."""
+    free, node_of = np.flatnonzero(~allocator.free.taken()), allocator.cluster.node_of
+    return tuple(
+        device
+        for node, count in enumerate(on.tolist())
+        for device in free[node_of[free] == node][:count].tolist()
+    )
