@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from trainyard.fleet.jobs.usage import Owner
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.place.auxiliary import shares_by_type
 from trainyard.fleet.place.trial import TrialPlacement
+from trainyard.fleet.snapshot_column import Column
 from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
@@ -38,35 +39,6 @@ HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, jo
 ATTAINED_S, ATTAINED_DEVICE_S = job_facts.FACT_ATTAINED_S, job_facts.FACT_ATTAINED_DEVICE_S
 FIRST_START_S = job_facts.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
-
-_Found = TypeVar("_Found")
-
-
-class _Column(cached_property[_Found]):
-    """A fact of all jobs in a snapshot, by their number; found when it is first read.
-
-    Parameters
-    ----------
-    said : a sentence that describes the fact.
-    find : finds the fact; by default it is the column of that name of the job table.
-    needs : needs that a policy has to declare to read it.
-    """
-
-    def __init__(
-        self, said: str, find: Callable[[Snapshot], _Found] | None = None, needs: tuple[Need, ...] = ()
-    ) -> None:
-        super().__init__(self._read)
-        self._find, self._needs = find, needs
-        asked = " and ".join(f'"{need}"' for need in needs)
-        self.__doc__ = f"{said.removesuffix('.')}; needs {asked}." if needs else said
-
-    def _read(self, snapshot: Snapshot) -> _Found:
-        for need in self._needs:
-            require(need, snapshot.needs)
-        if self._find is not None:
-            return self._find(snapshot)
-        column: _Found = getattr(snapshot._table, self.attrname or "")[snapshot.rows]
-        return column
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,86 +66,86 @@ class Snapshot:
     _table: JobTable
     _trial: Callable[[], TrialPlacement] | None = None
 
-    jobs = _Column[tuple[KnownJob, ...]](
+    jobs = Column[tuple[KnownJob, ...]](
         "The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared.",
         lambda s: tuple(s.job(number) for number in range(s.num_jobs)),
     )
-    serial = _Column[Ints](
+    serial = Column[Ints](
         "How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."
     )
-    arrival_s = _Column[Floats]("When every job was submitted.")
-    num_devices = _Column[Ints]("Devices that every job asks for.")
-    allowed = _Column[Ints](
+    arrival_s = Column[Floats]("When every job was submitted.")
+    num_devices = Column[Ints]("Devices that every job asks for.")
+    allowed = Column[Ints](
         "Device types that every job can run on, as bits by their index in ``cluster.device_types``."
     )
-    partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
-    weight = _Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
-    deadline_s = _Column[Floats](
+    partition = Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
+    weight = Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
+    deadline_s = Column[Floats](
         "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
     )
-    limit_s = _Column[Floats](
+    limit_s = Column[Floats](
         "Times that users allowed their jobs, infinite for jobs without one.",
         lambda s: s._of_jobs("limit_s"),
         ("limit",),
     )
-    priority = _Column[Floats](
+    priority = Column[Floats](
         "Priorities, the larger the more urgent.", lambda s: s._of_jobs("priority"), ("priority",)
     )
-    was_admitted = _Column[Bools](
+    was_admitted = Column[Bools](
         "Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it "
         "has to get, also of a scheduler that took over from another one and remembers nothing.",
         lambda s: s._table.was_admitted(s.rows),
     )
-    grants = _Column[tuple[Grant | None, ...]](
+    grants = Column[tuple[Grant | None, ...]](
         "What every job has.", lambda s: tuple(s._table.grants[row] for row in s.rows)
     )
-    held = _Column[Ints]("Devices that every job has.")
-    lease_until_s = _Column[Floats](
+    held = Column[Ints]("Devices that every job has.")
+    lease_until_s = Column[Floats](
         "When every job's devices are to be given back, by the decision that gave them: a lease, which is over where "
         "that is not later than now; infinite for devices without a lease, and for a job without devices."
     )
-    is_running = _Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
-    is_restarting = _Column[Bools](
+    is_running = Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
+    is_restarting = Column[Bools](
         "Whether every job has devices and does no work yet.",
         lambda s: s.is_running & (s._table.since_s[s.rows] > s.now_s),
     )
-    attained_s = _Column[Floats]("Time for which every job had devices.", lambda s: s._attained[0])
-    attained_device_s = _Column[Floats](
+    attained_s = Column[Floats]("Time for which every job had devices.", lambda s: s._attained[0])
+    attained_device_s = Column[Floats](
         "Time for which every job had devices, times how many: the attained service of Tiresias.",
         lambda s: s._attained[1],
     )
-    waiting_s = _Column[Floats](
+    waiting_s = Column[Floats](
         "Time for which every job has waited without a break; 0 for those that run.",
         lambda s: np.where(s.is_running, 0.0, s.now_s - s._table.waiting_since_s[s.rows]),
     )
-    first_start_s = _Column[Floats]("When every job first had devices; NaN before it.")
-    was_started = _Column[Bools]("Whether every job ever had devices.", lambda s: ~np.isnan(s.first_start_s))
-    num_starts = _Column[Ints]("How often every job got devices: the first, or others than before.")
-    num_restarts = _Column[Ints](
+    first_start_s = Column[Floats]("When every job first had devices; NaN before it.")
+    was_started = Column[Bools]("Whether every job ever had devices.", lambda s: ~np.isnan(s.first_start_s))
+    num_starts = Column[Ints]("How often every job got devices: the first, or others than before.")
+    num_restarts = Column[Ints](
         "How often every job got devices after the first time.", lambda s: np.maximum(0, s.num_starts - 1)
     )
-    reports = _Column[tuple[Any, ...]](
+    reports = Column[tuple[Any, ...]](
         "What every job last reported of itself, or knew before it ran, or None.",
         lambda s: tuple(s._report(row) for row in s.rows),
         ("reports",),
     )
-    done = _Column[Floats](
+    done = Column[Floats](
         "Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read.",
         lambda s: np.array([s._table.job(row).work for row in s.rows.tolist()]) - s._left,
     )
-    left = _Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
-    left_s = _Column[Floats](
+    left = Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
+    left_s = Column[Floats](
         "Time that every job would still take on its gang, all devices that it asks for, on the type on which it is "
         "fastest, of those that it may have; infinite for a job that runs on none.",
         lambda s: s._least_rests_s(),
         ("length", "speed"),
     )
 
-    owner = _Column[Ints](
+    owner = Column[Ints](
         "Number of the owner of every job, its account and user, in `owners`.",
         lambda s: s._table.owners.of(s.rows),
     )
-    fair_s = _Column[Floats](
+    fair_s = Column[Floats](
         "Time that every job would take from beginning to end with an equal share of the cluster, that of one of as many "
         "jobs as there were on average since it came; as long as alone on its gang if it asks for no more than that.",
         lambda s: s._fair_times_s(),
