@@ -73,6 +73,19 @@ def test_nobody_borrows_more_than_all_have() -> None:
     assert named.naming(JOBS) == Quotas((("a", 4), ("b", 3)), 3, INF)
 
 
+def test_who_borrows_and_finds_no_place_holds_up_nobody_who_is_within_a_quota() -> None:
+    """Where a3 waits for three devices of one node, b1 starts when it comes."""
+    sizes = {"a1": 3, "a2": 2, "a3": 3, "b1": 1}
+    jobs = [
+        declared_job(name, float(second), size, 100.0, account=name[0])
+        for second, (name, size) in enumerate(sizes.items())
+    ]
+    found = ty.fleet.simulate(jobs, "2x4", "fifo", what_if="quota=*:4 borrow=all")[
+        "fifo, quota=*:4 borrow=all"
+    ]
+    assert finished(found) == {"a1": 100, "a2": 101, "b1": 103, "a3": 200}
+
+
 POLICIES: dict[str, tuple[Policy, bool, bool, Any]] = {
     "fifo": (fifo(), False, False, lambda job: job.number),
     "sjf": (sjf(), False, True, lambda job: (job.length_s, job.number)),

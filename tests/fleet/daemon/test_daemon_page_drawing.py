@@ -79,7 +79,9 @@ def test_bars_are_where_the_numbers_say(page: Page) -> None:
     drawn = []
     for bar in page.value(_BARS):
         ends_s = [begin_s + (bar[side] - left) / (right - left) * WINDOW_S for side in ("left", "right")]
-        first, last = (round((bar[side] - top) / height) for side in ("top", "bottom"))
+        rows = [(bar[side] - top) / height for side in ("top", "bottom")]
+        first, last = map(round, rows)
+        assert rows == pytest.approx([first, last], abs=0.1), "a bar fills the rows of its devices"
         drawn.append((bar["job"], tuple(range(first, last)), *(NOW_S - end_s for end_s in ends_s)))
     wanted = [
         ("a", (0, 1), WINDOW_S, 3000.0),  # it began before the window

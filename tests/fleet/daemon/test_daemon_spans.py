@@ -63,10 +63,10 @@ def test_no_window_is_an_error_of_the_daemon(client: TestClient, within: str) ->
 
 def test_an_answer_is_bounded_however_devices_are_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "_MOST_RUNS", 5)
-    spans = [Span(f"job{i}", 1.0, math.inf, (0, 2, 3)) for i in range(9)]
+    spans = [Span(f"job{i}", 1.0, math.inf, (0, 2, 3, 4)) for i in range(9)]
     found = apps.spans_document(spans, 0.0, 2.0, most=100)
     assert [span["job"] for span in found["spans"]] == ["job0", "job1"]
-    assert found["spans"][0]["devices"] == [[0, 1], [2, 2]]
+    assert found["spans"][0]["devices"] == [[0, 1], [2, 3]]
     assert found["is_cut"]
     assert not apps.spans_document(spans[:2], 0.0, 2.0, most=100)["is_cut"]
 
@@ -82,6 +82,14 @@ def test_a_job_that_stays_goes_on_with_its_span(tmp_path: Path) -> None:
     store.fail("b", "its form cannot be read", 8.0)
     assert store.spans(0.0, 9) == [Span("b", 6.0, 8.0, (2, 3)), Span("a", 2.0, 7.0, (0, 1))]
     assert store.spans(7.0, 9) == [Span("b", 6.0, 8.0, (2, 3))]
+
+
+def test_a_job_that_runs_anew_where_it_was_has_a_second_span(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    a = added(store, "a", 2, 1.0)
+    for now_s in (2.0, 5.0):
+        store.write_event(Event(now_s, a, Happening.RUNS, Grant((0, 1))), None)
+    assert store.spans(0.0, 9) == [Span("a", 5.0, math.inf, (0, 1)), Span("a", 2.0, 5.0, (0, 1))]
 
 
 def test_an_event_that_is_written_twice_makes_one_span(tmp_path: Path) -> None:
