@@ -93,7 +93,7 @@ class Snapshot:
 
     jobs = _Column[tuple[KnownJob, ...]](
         "The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared.",
-        lambda s: tuple(s.job(number) for number in range(s.num_jobs)),
+        lambda s: s._known_jobs(),
     )
     serial = _Column[Ints](
         "How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."
@@ -106,11 +106,11 @@ class Snapshot:
     partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
     weight = _Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
     deadline_s = _Column[Floats](
-        "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
+        "Deadlines, infinite for jobs without one.", lambda s: s._kept("deadline_s"), ("deadline",)
     )
     limit_s = _Column[Floats](
         "Times that users allowed their jobs, infinite for jobs without one.",
-        lambda s: s._of_jobs("limit_s"),
+        lambda s: s._kept("limit_s"),
         ("limit",),
     )
     was_admitted = _Column[Bools](
@@ -153,7 +153,7 @@ class Snapshot:
     )
     done = _Column[Floats](
         "Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read.",
-        lambda s: np.array([s._table.job(row).work for row in s.rows.tolist()]) - s._left,
+        lambda s: s._kept("work") - s._left,
     )
     left = _Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
     left_s = _Column[Floats](
@@ -198,7 +198,20 @@ class Snapshot:
 
     def job(self, number: int) -> KnownJob:
         """Return a job as it was submitted, as in ``jobs``."""
-        return KnownJob(self._job(number), self.needs)
+        return self._known(int(self.rows[number]))
+
+    def _known(self, row: int) -> KnownJob:
+        """Return the job of a row; it is the same object at every decision."""
+        known = self._table.known_to(self.needs)
+        if known[row] is None:
+            known[row] = KnownJob(self._table.job(row), self.needs)
+        job: KnownJob = known[row]
+        return job
+
+    def _known_jobs(self) -> tuple[KnownJob, ...]:
+        rows = self.rows.tolist()
+        found = tuple(map(self._table.known_to(self.needs).__getitem__, rows))
+        return found if all(found) else tuple(map(self._known, rows))
 
     def _job(self, number: int) -> Job:
         return self._table.job(int(self.rows[number]))
@@ -239,12 +252,11 @@ class Snapshot:
 
     def _fair_times_s(self) -> Floats:
         """Return `fair_s`: the times that jobs take alone are found once, the rest at each decision."""
-        fair, found = FairTimes(self.cluster.whole), self._table.alone_s
-        for row in self.rows.tolist():
-            if row not in found:
-                found[row] = fair.alone_s(self._table.job(row), int(self._table.allowed[row]))
-        alone_s = np.array([found[row] for row in self.rows.tolist()])
-        return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
+        fair, table = FairTimes(self.cluster.whole), self._table
+        alone_s = table.kept_of(
+            "alone_s", self.rows, lambda row: fair.alone_s(table.job(row), int(table.allowed[row]))
+        )
+        return fair.shared_s(alone_s, self.num_devices, table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
         """`left_s` of one job whose speed depends on its devices, or which adapts its batch size.
@@ -339,7 +351,11 @@ class Snapshot:
             grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
         return job.profile.work_per_s(self._spot(grant, device_type), grant)
 
-    def _of_jobs(self, name: str) -> Floats:
-        """Something that users said of some jobs; infinite for the others."""
-        said = [getattr(self._table.job(row), name) for row in self.rows.tolist()]
-        return np.array([np.inf if each is None else each for each in said])
+    def _kept(self, name: str) -> Floats:
+        """Something that users said of their jobs; infinite for jobs of which they did not."""
+
+        def find(row: int) -> float:
+            said = getattr(self._table.job(row), name)
+            return np.inf if said is None else float(said)
+
+        return self._table.kept_of(name, self.rows, find)

@@ -5,6 +5,7 @@ What happens to jobs is written here by `fleet/mechanism/transitions.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import records
 from trainyard.fleet.jobs import job_facts
+from trainyard.fleet.jobs.kept_facts import KeptFacts
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
 from trainyard.fleet.workload.job import Job, Rate
@@ -53,7 +55,8 @@ class JobTable:
     adaptive_rates : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
-    alone_s : of jobs that were asked, by row: how long each takes alone on its gang; see `Snapshot.fair_s`.
+    kept : by name of a fact, what is known of jobs that were asked; see `kept_of`.
+    known : by what a policy declared, the job of every row as it sees it; None for a job that it has not looked at.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -126,7 +129,8 @@ class JobTable:
         self.jobs: list[Job | None] = []
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
-        self.alone_s: dict[int, float] = {}
+        self.kept: dict[str, KeptFacts] = {}
+        self.known: dict[frozenset[str], list[Any]] = {}
         self.reports: list[Any] = []
         self.counts = records(1, COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
@@ -144,8 +148,8 @@ class JobTable:
         for name in _RECORD.names or ():
             setattr(self, name, self.data[name])
         self.rows = np.append(self.rows, before + np.arange(more))
-        self.jobs += [None] * more
-        self.reports += [None] * more
+        for column in (self.jobs, self.reports, *self.known.values()):
+            column += [None] * more
 
     def grow(self) -> None:
         """Make room for twice as many jobs."""
@@ -194,9 +198,25 @@ class JobTable:
 
     def take_out(self, row: int) -> None:
         """A job has left its row."""
-        self.jobs[row] = self.reports[row] = None
+        for column in (self.jobs, self.reports, *self.known.values()):
+            column[row] = None
         self.courses.pop(row, None)
-        self.alone_s.pop(row, None)
+
+    def known_to(self, needs: frozenset[str]) -> list[Any]:
+        """Return the jobs of all rows as policies with these needs see them, as far as such a policy looked at them."""
+        if needs not in self.known:
+            self.known[needs] = [None] * len(self.jobs)
+        return self.known[needs]
+
+    def kept_of(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats:
+        """Return a fact of jobs that does not change while they are there.
+
+        Parameters
+        ----------
+        name : of the fact.
+        find : finds the fact of the job in a row, when it is first asked for.
+        """
+        return self.kept.setdefault(name, KeptFacts()).of(rows, self.serial, find)
 
     def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
         """Return the mean number of jobs since each job came; for a job that comes now, the number of jobs now."""
