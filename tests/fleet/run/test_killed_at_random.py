@@ -1,4 +1,4 @@
-"""Trainings and jobs of one's own while their processes and `fleet run` itself are killed: nothing lost, nothing twice."""
+"""Trainings and jobs of one's own while processes and `fleet run` itself are killed: nothing lost, nothing done twice."""
 
 from __future__ import annotations
 
