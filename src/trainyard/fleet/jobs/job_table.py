@@ -56,6 +56,7 @@ class JobTable:
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
     kept : by name of a fact, what is known of jobs that were asked; see `kept_of`.
+    groups : by name of an attribute, the number of each value that a job was found to have; see `Snapshot.group`.
     known : by what a policy declared, the job of every row as it sees it; None for a job that it has not looked at.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
@@ -130,6 +131,7 @@ class JobTable:
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.kept: dict[str, KeptFacts] = {}
+        self.groups: dict[str, dict[Any, int]] = {}
         self.known: dict[frozenset[str], list[Any]] = {}
         self.reports: list[Any] = []
         self.counts = records(1, COUNTS)
