@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.fleet.records import FleetRun
+from trainyard.fleet.records import FleetRun, Series
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.simulation import simulator
 from trainyard.fleet.workload.generate import philly_jobs
@@ -38,8 +38,9 @@ def by_steps(*given: Any, **options: Any) -> FleetRun:
 
 def check_same(run: FleetRun, other: FleetRun) -> None:
     """All that there is in a run."""
-    for field in fields(FleetRun):
-        if field.name != "cluster":
-            np.testing.assert_array_equal(
-                getattr(run, field.name), getattr(other, field.name), err_msg=field.name
-            )
+    for name in (field.name for field in fields(FleetRun) if field.name != "cluster"):
+        value, expected = getattr(run, name), getattr(other, name)
+        if isinstance(value, np.ndarray | Series):
+            np.testing.assert_array_equal(value, expected, err_msg=name)
+        else:
+            assert value == expected, name

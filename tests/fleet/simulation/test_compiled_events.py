@@ -20,11 +20,13 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policy import Policy, Priority
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.simulation.compiled_events import Clock, CompiledEvents
+from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
+NUM_JOBS = 80
 EXAMPLES = Path(__file__).parents[3] / "examples" / "fleet"
 
 
@@ -61,6 +63,9 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 }
 
 
+QUICK = ("loops", "restless", "lending anew")
+
+
 def wishing(jobs: list[Job]) -> list[Job]:
     """Some jobs are ended after a time, some have limits and deadlines, and some ask for processors."""
     return [
@@ -89,7 +94,10 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
+)
 @pytest.mark.parametrize(
     ("cluster", "options"),
     [
@@ -98,19 +106,27 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=["mixed", "processors"],
 )
-def test_it_is_the_same_run(name: str, cluster: Cluster, options: dict[str, Any], moments: list[int]) -> None:
-    jobs = wishing(crowded(150))
+def test_it_is_the_same_run(
+    name: str,
+    cluster: Cluster,
+    options: dict[str, Any],
+    moments: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name == "gandiva":  # jobs take turns that are as short as a restart
+        monkeypatch.setattr(ProgressCheck, "look_every", 1000)
+    jobs = wishing(crowded(NUM_JOBS))
     if name == "edf":  # it is for one type
         cluster = parse_cluster("5x8")
     if len(cluster.device_types) == 1:
         jobs = [replace(job, device_types=()) for job in jobs]
     run = simulate_fleet(jobs, cluster, POLICIES[name](), **options)
     assert moments[0] == 20
-    assert moments[-1] > 100
+    assert moments[-1] > NUM_JOBS
     moments.clear()
     check_same(run, by_steps(jobs, cluster, POLICIES[name](), **options))
     assert not moments
-    assert len(run.names) + len(run.refused) == 150
+    assert len(run.names) + len(run.refused) == NUM_JOBS
     assert run.is_killed.any()
 
 
@@ -120,17 +136,16 @@ def test_jobs_that_adapt_themselves_and_gangs_come_and_end(moments: list[int]) -
     cluster = replace(parse_cluster("4x8"), partitions=nodes)
     jobs = [
         replace(job, device_types=(), virtual_cluster=("a", "b", "")[i % 3])
-        for i, job in enumerate(crowded(150))
+        for i, job in enumerate(crowded(NUM_JOBS))
     ]
-    for number in range(10, 150, 10):
+    for number in range(10, NUM_JOBS, 10):
         jobs[number] = replace(jobs[number], num_devices=1, profile=TUNED, work=9000.0)
         jobs[number + 1] = replace(jobs[number + 1], num_devices=4, gang=(2, 2))
         jobs[number + 2] = replace(jobs[number + 2], num_devices=100)
-        jobs[number + 3] = replace(jobs[number + 3], num_devices=1, profile=TUNED, work=1e12)
     run = simulate_fleet(jobs, cluster, parse_policy("srtf(steady=True)"))
     assert moments
     check_same(run, by_steps(jobs, cluster, parse_policy("srtf(steady=True)")))
-    assert len(run.left_out) >= 14
+    assert len(run.left_out) > 5
 
 
 def test_jobs_of_a_snapshot_are_the_same_objects_at_every_decision() -> None:
@@ -143,6 +158,6 @@ def test_jobs_of_a_snapshot_are_the_same_objects_at_every_decision() -> None:
             assert job.name == f"job{serial}"
         return snapshot.num_devices.astype(float)
 
-    jobs = [replace(job, name=f"job{number}") for number, job in enumerate(crowded(150))]
+    jobs = [replace(job, name=f"job{number}") for number, job in enumerate(crowded(NUM_JOBS))]
     simulate_fleet(jobs, MIXED, Priority(key, preempts=True))
-    assert len(seen) == 150
+    assert len(seen) == NUM_JOBS
