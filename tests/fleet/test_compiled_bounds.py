@@ -14,13 +14,20 @@ from trainyard.fleet.simulation import simulator
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.hardware.parse import parse_cluster
 
-POLICIES = ("fifo(backfill=True)", "srtf", "las", "tiresias", "tiresias(promote_knob=1.0)")
+POLICIES = (
+    "fifo(backfill=True)",
+    "srtf",
+    "las",
+    "tiresias",
+    "tiresias(promote_knob=1.0)",
+    "srtf(steady=True)",
+)
 CLUSTERS = ("4x4", "4x4@16cpu,64GB", "2x4xV100+2x2xA100")
 
 
 def completions() -> list[float]:
     """Of jobs that wait for each other, some of which want more than is free of devices or processors."""
-    simulator._COMPILED_AFTER = 5
+    simulator._COMPILED_AFTER = simulator._COMPILED_EVENTS_AFTER = 5
     few = list(philly_jobs(60, mean_gap_s=300.0, most_devices=8))
     jobs = [replace(job, cpus=6.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(few)]
     runs = (
@@ -32,7 +39,8 @@ def completions() -> list[float]:
 
 
 def test_compiled_code_stays_within_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "_COMPILED_AFTER", simulator._COMPILED_AFTER)  # as it was, after the test
+    for name in ("_COMPILED_AFTER", "_COMPILED_EVENTS_AFTER"):  # as they were, after the test
+        monkeypatch.setattr(simulator, name, getattr(simulator, name))
     done = subprocess.run(
         [sys.executable, __file__],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},

@@ -69,6 +69,7 @@ def check_same(policies: tuple[str, ...], seed: int, folder: Path, monkeypatch: 
     assert list(folder.rglob("*.nbi")) == [], "nothing is compiled"
     compiling.compile_from_now_on()
     monkeypatch.setattr(simulator, "_COMPILED_AFTER", 40)
+    monkeypatch.setattr(simulator, "_COMPILED_EVENTS_AFTER", 20)
     assert done.stdout.splitlines() == list(found(policies, seed))
 
 
@@ -108,5 +109,5 @@ if __name__ == "__main__":
         compiling.compile_from_now_on()
         policies.pop()
     compiling.MOST_PYTHON_S = 1000.0
-    simulator._COMPILED_AFTER = 40
+    simulator._COMPILED_AFTER, simulator._COMPILED_EVENTS_AFTER = 40, 20
     print(*found(tuple(policies), int(seed)), sep="\n")

@@ -7,6 +7,6 @@ while [ "$n" -lt 40 ]; do
     n=$((n + 1))
     sleep 0.1 || true # the work
     echo "$n squared is $((n * n))" >> "$folder/squares.txt"
-    echo "$n" > "$folder/done"
+    echo "$n" > "$folder/done.part" && mv "$folder/done.part" "$folder/done" # whole, whenever this is killed
     echo "{\"step\": $n}" >> "$folder/progress.jsonl"
 done

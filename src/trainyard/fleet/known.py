@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -43,13 +42,16 @@ NEEDS: Mapping[str, str] = MappingProxyType(
 """The need that a policy has to declare for each attribute that `Job` adds to `JobRequest`."""
 
 
+_OPEN = tuple(field.name for field in fields(JobRequest))
+
+
 class KnownJob(JobRequest):
     """A job as a policy sees it: all of `JobRequest`, and of `Job` what the policy declared.
 
     What an attribute needs is in `NEEDS`.
     """
 
-    __slots__ = ("_job", "_needs")
+    __slots__ = ("_job", "_needs", *_OPEN)
     _job: Job
     _needs: frozenset[str]
     work: float
@@ -63,9 +65,11 @@ class KnownJob(JobRequest):
     qos: str
 
     def __init__(self, job: Job, needs: frozenset[str]) -> None:
-        # Nothing is copied: every decision of a simulation makes as many of these as there are jobs.
+        # What everybody knows is copied, as policies look at all jobs at every decision.
         object.__setattr__(self, "_job", job)
         object.__setattr__(self, "_needs", needs)
+        for name in _OPEN:
+            object.__setattr__(self, name, getattr(job, name))
 
     @property
     def skew(self) -> float | None:
@@ -83,8 +87,6 @@ def _declared(name: str) -> property:
     return property(get)
 
 
-for _field in fields(JobRequest):
-    setattr(KnownJob, _field.name, property(attrgetter(f"_job.{_field.name}")))
 for _name in NEEDS:
     setattr(KnownJob, _name, _declared(_name))
 

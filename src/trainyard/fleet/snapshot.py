@@ -68,7 +68,7 @@ class Snapshot:
 
     jobs = Column[tuple[KnownJob, ...]](
         "The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared.",
-        lambda s: tuple(s.job(number) for number in range(s.num_jobs)),
+        lambda s: s._known_jobs(),
     )
     serial = Column[Ints](
         "How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."
@@ -81,15 +81,15 @@ class Snapshot:
     partition = Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
     weight = Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
     deadline_s = Column[Floats](
-        "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
+        "Deadlines, infinite for jobs without one.", lambda s: s._kept("deadline_s"), ("deadline",)
     )
     limit_s = Column[Floats](
         "Times that users allowed their jobs, infinite for jobs without one.",
-        lambda s: s._of_jobs("limit_s"),
+        lambda s: s._kept("limit_s"),
         ("limit",),
     )
     priority = Column[Floats](
-        "Priorities, the larger the more urgent.", lambda s: s._of_jobs("priority"), ("priority",)
+        "Priorities, the larger the more urgent.", lambda s: s._kept("priority"), ("priority",)
     )
     was_admitted = Column[Bools](
         "Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it "
@@ -131,7 +131,7 @@ class Snapshot:
     )
     done = Column[Floats](
         "Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read.",
-        lambda s: np.array([s._table.job(row).work for row in s.rows.tolist()]) - s._left,
+        lambda s: s._kept("work") - s._left,
     )
     left = Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
     left_s = Column[Floats](
@@ -190,14 +190,29 @@ class Snapshot:
         A row for every owner: devices, processors and bytes of memory. A job that asks for no processors or no memory
         holds those that go with its devices: the mean share of a device of that type.
         """
-        table, rows = self._table, self._table.active
-        rows = rows[table.held[rows] > 0]
-        table.owners.of(table.active)
-        owners, held = table.owners.of(rows), table.held[rows]
-        shares = shares_by_type(self.cluster)[table.held_type[rows]]
-        needs = np.where(table.needs[rows] > 0, table.needs[rows], shares)
-        columns = held, held * needs[:, 0], held * needs[:, 1]
-        return np.stack([np.bincount(owners, column, len(table.owners.all)) for column in columns], axis=1)
+        return self._table.held_by_owner(shares_by_type(self.cluster))
+
+    def group(self, by: str) -> Ints:
+        """Return the number of the group of every job; policies compute with these faster than with names.
+
+        Jobs are in one group if the attribute is the same. A group has its number at every decision of a run; the groups
+        are numbered from 0.
+
+        Parameters
+        ----------
+        by : attribute of jobs, such as "user".
+        """
+        numbers = self._table.groups.setdefault(by, {})
+        of_jobs = self._table.kept_of(
+            f"group by {by}",
+            self.rows,
+            lambda row: numbers.setdefault(getattr(self._known(row), by), len(numbers)),
+        )
+        return of_jobs.astype(np.int64)
+
+    def groups(self, by: str) -> tuple[Any, ...]:
+        """Return the attribute of the jobs of every group that `group` has numbered until now."""
+        return tuple(self._table.groups.get(by, ()))
 
     def devices_of_unlisted_jobs(self, by: str) -> Counter[str]:
         """Count the devices of running jobs that are not in this snapshot.
@@ -227,7 +242,20 @@ class Snapshot:
 
     def job(self, number: int) -> KnownJob:
         """Return a job as it was submitted, as in ``jobs``."""
-        return KnownJob(self._job(number), self.needs)
+        return self._known(int(self.rows[number]))
+
+    def _known(self, row: int) -> KnownJob:
+        """Return the job of a row; it is the same object at every decision."""
+        known = self._table.known_to(self.needs)
+        if known[row] is None:
+            known[row] = KnownJob(self._table.job(row), self.needs)
+        job: KnownJob = known[row]
+        return job
+
+    def _known_jobs(self) -> tuple[KnownJob, ...]:
+        rows = self.rows.tolist()
+        found = tuple(map(self._table.known_to(self.needs).__getitem__, rows))
+        return found if all(found) else tuple(map(self._known, rows))
 
     def _job(self, number: int) -> Job:
         return self._table.job(int(self.rows[number]))
@@ -268,12 +296,11 @@ class Snapshot:
 
     def _fair_times_s(self) -> Floats:
         """Return `fair_s`: the times that jobs take alone are found once, the rest at each decision."""
-        fair, found = FairTimes(self.cluster.whole), self._table.alone_s
-        for row in self.rows.tolist():
-            if row not in found:
-                found[row] = fair.alone_s(self._table.job(row), int(self._table.allowed[row]))
-        alone_s = np.array([found[row] for row in self.rows.tolist()])
-        return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
+        fair, table = FairTimes(self.cluster.whole), self._table
+        alone_s = table.kept_of(
+            "alone_s", self.rows, lambda row: fair.alone_s(table.job(row), int(table.allowed[row]))
+        )
+        return fair.shared_s(alone_s, self.num_devices, table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
         """`left_s` of one job whose speed depends on its devices, or which adapts its batch size.
@@ -368,7 +395,5 @@ class Snapshot:
             grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
         return job.profile.work_per_s(self._spot(grant, device_type), grant)
 
-    def _of_jobs(self, name: str) -> Floats:
-        """Something that users said of some jobs; infinite for the others."""
-        said = [getattr(self._table.job(row), name) for row in self.rows.tolist()]
-        return np.array([np.inf if each is None else each for each in said])
+    def _kept(self, name: str) -> Floats:
+        return self._table.attribute_of(name, self.rows)

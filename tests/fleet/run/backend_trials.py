@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -110,9 +111,9 @@ def check_disturbed(
         check_done_again(directory, times if kills else 0)
 
 
-def kill_somebody(backend: DirectoryBackend, chance: random.Random) -> bool:
-    """Kill a process of a job, one that trains or one that waits for those; whether there was any."""
-    directories = [JobDirectory(path) for path in backend.folder.glob("*")]
+def kill_somebody(folder: Path, chance: random.Random) -> bool:
+    """Kill a process of a job of a folder, one that trains or one that waits for those; whether there was any."""
+    directories = [JobDirectory(path) for path in sorted(folder.glob("*"))]
     if found := [
         pid for directory in directories for pid in (*directory.groups(), *rank_processes(directory))
     ]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from trainyard.compiling import python_first
@@ -102,6 +103,57 @@ def check_preempted(events: Sequence[Event]) -> None:
 def ddp_weights(directory: JobDirectory) -> Any:
     """Return the weights that the script with DistributedDataParallel has saved."""
     return torch.load(directory.output / "checkpoint.pt")["net"]
+
+
+def trainer_weights(directory: JobDirectory) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(directory.output / "model" / "model.safetensors")
+
+
+def squares(directory: JobDirectory) -> Any:
+    lines = (directory.output / "squares.txt").read_text().splitlines()
+    assert lines[-1] == "40 squared is 1600"
+    return torch.tensor([int(line.split()[-1]) for line in lines])
+
+
+def losses(directory: JobDirectory) -> Any:
+    found = directory.losses()
+    assert len(found) == directory.training().steps
+    return torch.tensor([found[step] for step in sorted(found)])
+
+
+RESULTS: dict[str, Callable[[JobDirectory], Any]] = {
+    "ddp": ddp_weights,
+    "trainer": trainer_weights,
+    "squares": squares,
+    "own": losses,
+}
+
+
+def uninterrupted(job: Job) -> Job:
+    """The same job; processes of DDP are started by torchrun."""
+    if job.name != "ddp" or job.command is None:
+        return job
+    line = job.command.line.replace(sys.executable, f"{sys.executable} -m torch.distributed.run")
+    return replace(job, command=replace(job.command, line=line, processes="node"))
+
+
+def check_ends_as_alone(name: str, policy: str, backend: DirectoryBackend, folder: Path) -> None:
+    """Check that an example that is preempted twice ends with what it ends with when nobody disturbs it here.
+
+    Parameters
+    ----------
+    folder : of the undisturbed job.
+    """
+    if name == "trainer":
+        pytest.importorskip("accelerate", reason="the Trainer of Hugging Face needs accelerate")
+    job, alone = example(name), LocalBackend(Cluster.uniform(1, 2, "local"), folder)
+    alone.warm_up()
+    run_undisturbed(uninterrupted(job), alone)
+    check_preempted(run_preempted(job, POLICIES[policy], backend))
+    found, expected = (RESULTS[name](each.directory(name)) for each in (backend, alone))
+    torch.testing.assert_close(found, expected)
 
 
 def check_ddp_on_nodes(backend: DirectoryBackend, folder: Path) -> None:

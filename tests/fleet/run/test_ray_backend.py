@@ -249,7 +249,7 @@ def test_gangs_in_the_queue_have_all_their_devices_or_none(
 @pytest.mark.long
 def test_jobs_are_killed_ten_times(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     backend = ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path)
-    check_disturbed(backend, undisturbed, partial(kill_somebody, backend), times=10)
+    check_disturbed(backend, undisturbed, partial(kill_somebody, backend.folder), times=10)
     wait_for(lambda: _free_gpus() == 4)
 
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from step_by_step import MIXED, by_steps, check_same, crowded
 
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism import pending_notes
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy_wrapper import PolicyWrapper
-from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate_fleet import simulate_fleet
-from trainyard.fleet.simulation import compiled_run, simulator
+from trainyard.fleet.simulation import compiled_events, compiled_run
 from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.traits import Traits, traits_of
-from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
-MIXED = Cluster.of_pools([("V100", 3, 8), ("K80", 3, 4)])
 # Every policy that decides in compiled code, with options that change what it says. Each of the slow ones is compiled.
 POLICIES = (
     "fifo", "fifo(backfill=True)", "las", "tiresias", "tiresias(thresholds=(600.0, 3000.0), promote_knob=2.0)",
@@ -37,49 +34,14 @@ POLICIES = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled code comes early, and comes back to Python often."""
-    monkeypatch.setattr(simulator, "_COMPILED_AFTER", 20)
-    monkeypatch.setattr(ProgressCheck, "look_every", 50)
-    monkeypatch.setattr(compiled_run, "_NUM_COMING", 7)
-    monkeypatch.setattr(pending_notes, "_NUM_NOTES", 9)
-
-
-def crowded(num_jobs: int = 300) -> list[Job]:
-    """Jobs of which many wait, and some come at one moment; every third runs on one type only."""
-    jobs, models = [], ("vgg16", "resnet50", "")
-    for number, job in enumerate(philly_jobs(num_jobs, mean_gap_s=30.0, most_devices=8)):
-        types = ("K80",) if number % 3 == 0 and job.num_devices <= 4 else ()
-        arrival_s = 60.0 * (job.arrival_s // 60.0)
-        jobs.append(replace(job, arrival_s=arrival_s, device_types=types, model=models[number % 3]))
-    return jobs
-
-
-def by_steps(*given: Any, **options: Any) -> FleetRun:
-    """A run without the compiled_run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulator, "_COMPILED_AFTER", -1)
-        return simulate_fleet(*given, **options)
-
-
-def check_same(run: FleetRun, other: FleetRun) -> None:
-    """All that there is in a run."""
-    for field in fields(FleetRun):
-        if field.name != "cluster":
-            np.testing.assert_array_equal(
-                getattr(run, field.name), getattr(other, field.name), err_msg=field.name
-            )
-
-
 @pytest.fixture
 def returns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Moments that were over whenever compiled code gave back."""
     found: list[int] = []
     run = compiled_run.CompiledRun.run
 
-    def noted(self: compiled_run.CompiledRun, clock: compiled_run.Clock, look_every: int) -> int:
-        why = run(self, clock, look_every)
+    def noted(self: compiled_run.CompiledRun, clock: compiled_events.Clock) -> int:
+        why = run(self, clock)
         found.append(clock.num_moments)
         return why
 
@@ -167,7 +129,7 @@ def test_partitions_are_heeded_on_the_way(policy: str, returns: list[int]) -> No
     check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
 
-def test_a_policy_that_decides_in_python_takes_every_step(returns: list[int]) -> None:
+def test_a_policy_that_decides_in_python_decides_nowhere_else(returns: list[int]) -> None:
     for policy in (
         "srtf(steady=True)",
         "tiresias(samples=(100.0, 900.0))",
@@ -177,7 +139,7 @@ def test_a_policy_that_decides_in_python_takes_every_step(returns: list[int]) ->
         assert not returns
 
 
-def test_charts_and_failures_take_every_step(returns: list[int]) -> None:
+def test_charts_and_failures_need_decisions_in_python(returns: list[int]) -> None:
     simulate_fleet(crowded(60), MIXED, parse_policy("las"), keep_spans=True)
     hazards = Hazards(failure_every_s=1e9)
     simulate_fleet(crowded(60), MIXED, parse_policy("las"), hazards=hazards)

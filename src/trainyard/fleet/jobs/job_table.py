@@ -5,6 +5,7 @@ What happens to jobs is written here by `fleet/mechanism/transitions.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import records
 from trainyard.fleet.jobs import job_facts
+from trainyard.fleet.jobs.kept_facts import KeptFacts
 from trainyard.fleet.jobs.usage import Owners, Usage
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
@@ -54,9 +56,11 @@ class JobTable:
     adaptive_rates : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
-    alone_s : of jobs that were asked, by row: how long each takes alone on its gang; see `Snapshot.fair_s`.
     owners : accounts and users of the jobs.
     usage : device time of the owners; None if nobody reads it.
+    kept : by name of a fact, what is known of jobs that were asked; see `kept_of`.
+    groups : by name of an attribute, the number of each value that a job was found to have; see `Snapshot.group`.
+    known : by what a policy declared, the job of every row as it sees it; None for a job that it has not looked at.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -129,7 +133,9 @@ class JobTable:
         self.jobs: list[Job | None] = []
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
-        self.alone_s: dict[int, float] = {}
+        self.kept: dict[str, KeptFacts] = {}
+        self.groups: dict[str, dict[Any, int]] = {}
+        self.known: dict[frozenset[str], list[Any]] = {}
         self.reports: list[Any] = []
         self.counts = records(1, COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
@@ -149,8 +155,8 @@ class JobTable:
         for name in _RECORD.names or ():
             setattr(self, name, self.data[name])
         self.rows = np.append(self.rows, before + np.arange(more))
-        self.jobs += [None] * more
-        self.reports += [None] * more
+        for column in (self.jobs, self.reports, *self.known.values()):
+            column += [None] * more
 
     def grow(self) -> None:
         """Make room for twice as many jobs."""
@@ -202,11 +208,57 @@ class JobTable:
         if self.usage is not None:
             self.usage.advance(now_s)
 
-    def take_out(self, row: int) -> None:
-        """A job has left its row."""
-        self.jobs[row] = self.reports[row] = None
+    def take_out(self, row: int, job: Job | None = None) -> None:
+        """Note that a job has left its row.
+
+        Parameters
+        ----------
+        job : the job, where the row may be another's by now; that one stays.
+        """
+        if job is not None and self.jobs[row] is not job:
+            return
+        for column in (self.jobs, self.reports, *self.known.values()):
+            column[row] = None
         self.courses.pop(row, None)
-        self.alone_s.pop(row, None)
+
+    def known_to(self, needs: frozenset[str]) -> list[Any]:
+        """Return the jobs of all rows as policies with these needs see them, as far as such a policy looked at them."""
+        if needs not in self.known:
+            self.known[needs] = [None] * len(self.jobs)
+        return self.known[needs]
+
+    def attribute_of(self, name: str, rows: Ints) -> Floats:
+        """Return a number that users said of jobs; infinite for jobs of which they did not."""
+
+        def find(row: int) -> float:
+            said = getattr(self.job(row), name)
+            return np.inf if said is None else float(said)
+
+        return self.kept_of(name, rows, find)
+
+    def held_by_owner(self, shares: Floats) -> Floats:
+        """Return devices, processors and bytes of memory that the jobs of every owner hold, a row for every owner.
+
+        Parameters
+        ----------
+        shares : processors and memory that go with a device of each type, for jobs that ask for none.
+        """
+        self.owners.of(self.active)
+        rows = self.active[self.held[self.active] > 0]
+        owners, held = self.owners.of(rows), self.held[rows]
+        needs = np.where(self.needs[rows] > 0, self.needs[rows], shares[self.held_type[rows]])
+        columns = held, held * needs[:, 0], held * needs[:, 1]
+        return np.stack([np.bincount(owners, column, len(self.owners.all)) for column in columns], axis=1)
+
+    def kept_of(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats:
+        """Return a fact of jobs that does not change while they are there.
+
+        Parameters
+        ----------
+        name : of the fact.
+        find : finds the fact of the job in a row, when it is first asked for.
+        """
+        return self.kept.setdefault(name, KeptFacts()).of(rows, self.serial, find)
 
     def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
         """Return the mean number of jobs since each job came; for a job that comes now, the number of jobs now."""

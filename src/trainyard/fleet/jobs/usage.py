@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,8 +31,6 @@ class Owner(NamedTuple):
 class JobRows(Protocol):
     """The columns of a `JobTable` that are read here."""
 
-    data: NDArray[np.void]
-    serial: Ints
     held: Ints
     owners: Any
 
@@ -40,6 +38,8 @@ class JobRows(Protocol):
     def active(self) -> Ints: ...
 
     def job(self, row: int) -> JobRequest: ...
+
+    def kept_of(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats: ...
 
 
 class Owners:
@@ -55,8 +55,6 @@ class Owners:
         self.all: list[Owner] = []
         self._number: dict[Owner, int] = {}
         self._groups: dict[str, tuple[Sequence[str], Ints]] = {}
-        # By row of the table: the owner's number, and the job of which it is.
-        self._of_row, self._serial = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def number(self, owner: Owner) -> int:
         """Return the number of an owner."""
@@ -67,16 +65,11 @@ class Owners:
 
     def of(self, rows: Ints) -> Ints:
         """Return the numbers of the owners of jobs."""
-        table = self._table
-        if (more := len(table.data) - len(self._of_row)) > 0:
-            self._of_row = np.append(self._of_row, np.zeros(more, np.int64))
-            self._serial = np.append(self._serial, np.full(more, -1))
-        for row in rows[self._serial[rows] != table.serial[rows]].tolist():
-            job = table.job(row)
-            self._of_row[row] = self.number(Owner(job.account, job.user))
-            self._serial[row] = table.serial[row]
-        numbers: Ints = self._of_row[rows]
-        return numbers
+        return self._table.kept_of("owner", rows, self._find).astype(np.int64)
+
+    def _find(self, row: int) -> int:
+        job = self._table.job(row)
+        return self.number(Owner(job.account, job.user))
 
     def groups(self, by: str) -> tuple[Sequence[str], Ints]:
         """Return the names of all users or accounts, and the index of every owner's.

@@ -20,8 +20,8 @@ from trainyard.fleet.mechanism.placed import are_whole, changes, check_shares, e
 from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, apply_queue, assignment, fill
 from trainyard.fleet.mechanism.rates import Rates
 from trainyard.fleet.mechanism.simultaneous_starts import SimultaneousStarts
-from trainyard.fleet.mechanism.transitions import FleetState
-from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
+from trainyard.fleet.mechanism.transitions import EndNote, FleetState
+from trainyard.fleet.place.auxiliary import as_asked, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
@@ -73,8 +73,7 @@ class Allocator:
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self._starts = SimultaneousStarts(self.table, costs.together_s)
-        self._feasibility = Feasibility(cluster, traits.supports)
-        self._has_gangs = self._has_askers = False
+        self.feasibility = Feasibility(cluster, traits.supports)
 
     def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
         """A job is submitted.
@@ -90,8 +89,7 @@ class Allocator:
         """
         bits = self.allowed(job) if bits is None else bits
         partition = self.cluster.partition_index(job.virtual_cluster)
-        self._has_gangs = self._has_gangs or bool(job.gang)
-        self._has_askers = self._has_askers or asks_for_more(job, self.cluster)
+        self.feasibility.note(job)
         if self.table.num_active == len(self.table.data):
             self.grow()
         self._coming.note(0, job, rate_anywhere(job), bits, partition)
@@ -133,12 +131,12 @@ class Allocator:
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
-        return self._feasibility.of(job)
+        return self.feasibility.of(job)
 
     @property
     def is_plain(self) -> bool:
         """Whether jobs have no shape, run as fast as their profiles say, and neither spans nor usage are noted."""
-        noted = self._has_gangs or self.notes.spans is not None or self.table.usage is not None
+        noted = self.feasibility.has_gangs or self.notes.spans is not None or self.table.usage is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
     def apply(self, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster | None = None) -> Ints:
@@ -175,7 +173,7 @@ class Allocator:
     @property
     def _is_at_once(self) -> bool:
         """Whether a queue comes down to devices that jobs lose and get, so that one compiled call can do it all."""
-        return self.notes.spans is None and not (self._has_gangs or self.costs.together_s)
+        return self.notes.spans is None and not (self.feasibility.has_gangs or self.costs.together_s)
 
     def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
         """Rules by which a queue is brought about."""
@@ -219,10 +217,9 @@ class Allocator:
         given = laid([placed.devices[place] for place in starting.tolist()])
         self.free.take_these(given.devices)
         self._begin(wanted[starting], starting, given, placed, now_s)
-        whole = are_whole(placed)
-        if not (whole and self.whole):
+        before, self.whole = self.whole, are_whole(placed)
+        if not (before and self.whole):
             self._share(wanted, placed, now_s)
-        self.whole = whole
         return self._all_changed(now_s)
 
     def _all_changed(self, now_s: float) -> Ints:
@@ -238,7 +235,7 @@ class Allocator:
     def _asked(self, rows: Ints, queue: Queue) -> QueueArrays:
         """Return the policy's queue as arrays; jobs of several workers have a placement of their own."""
         asked = QueueArrays.of(queue)
-        if not self._has_gangs:
+        if not self.feasibility.has_gangs:
             return asked
         gangs = [self.table.job(row).gang for row in rows[asked.order].tolist()]
         return asked._replace(hows=of_workers(gangs, asked.hows, self.how))
@@ -283,7 +280,7 @@ class Allocator:
     def _set_going(self, started: Ints, places: Ints, placed: Placed | None, known: bool) -> None:
         """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
         extras = {} if placed is None else extras_of(placed)
-        asks = self._has_askers and placed is None
+        asks = self.feasibility.has_askers and placed is None
         if not (extras or asks or not known or self.rates.are_uneven):
             return
         grants = self.table.grants
@@ -377,21 +374,24 @@ class Allocator:
         if table.turn[row] > 0 and not table.is_killed[row]:
             self.rates.turn(row, now_s)
             return False
-        ended = np.array([row])
         table.count_usage(now_s)
-        self._note_left(ended, now_s)
-        table.forget(ended)
         transitions.end(self.state(), row, now_s)
         (note,) = self.pending.take_ended()
-        self.pending.write_end(job, note, ended_s)
-        table.take_out(row)
+        self.note_end(job, note, ended_s)
         return True
 
+    def note_end(self, job: Job, note: EndNote, ended_s: float | None = None) -> None:
+        """Write down that a job has ended; its row may be another's by now."""
+        rows = np.array([note.row])
+        self.rates.left(rows)
+        self.table.forget(rows)
+        self.pending.write_end(job, note, ended_s)
+        self.table.take_out(note.row, job)
+
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
-        job = self.table.job(row)
         if self.table.held[row]:
             self.stop([row], now_s)
-        self.notes.turned_away(job, reason)
+        self.notes.turned_away(self.table.job(row), reason)
         self.forget(row, now_s)
 
     def forget(self, row: int, now_s: float) -> None:

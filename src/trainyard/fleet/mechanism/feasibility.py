@@ -21,6 +21,10 @@ class Feasibility:
     ----------
     supports : wishes of jobs that the policy supports.
 
+    Attributes
+    ----------
+    has_gangs, has_askers : whether a job came that has workers, or that asks for processors or memory which are counted.
+
     Raises
     ------
     FleetError
@@ -29,6 +33,7 @@ class Feasibility:
 
     def __init__(self, cluster: Cluster, supports: frozenset[Wish]) -> None:
         self.cluster, self.supports = cluster.whole, supports
+        self.has_gangs = self.has_askers = False
         self._known: dict[tuple[tuple[str, ...], int], tuple[int, int]] = {}
         self._most: dict[tuple[tuple[float, float], int], list[float]] = {}
         if cluster.partitions and "partition" not in supports:
@@ -84,6 +89,11 @@ class Feasibility:
                 self._most[needs] = most_together(self.cluster, *needs)
             check_there_is(job, bits, self._most[needs], self.cluster)
         return bits
+
+    def note(self, job: Job) -> None:
+        """A job comes."""
+        self.has_gangs = self.has_gangs or bool(job.gang)
+        self.has_askers = self.has_askers or asks_for_more(job, self.cluster)
 
     def _allowed(self, device_types: tuple[str, ...], partition: int) -> tuple[int, int]:
         """Types of device as bits, and how many devices there are of the most frequent of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from trainyard.fleet.allocation import Placed, Queue
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs.job_table import JobTable
@@ -18,12 +20,12 @@ class Leases:
 
     def __init__(self, table: JobTable) -> None:
         self._table = table
-        # Rows of leases that have not come to their ends; of some, the jobs have lost their devices since.
-        self._rows: set[int] = set()
+        # Of every row, whether its lease has not come to its end; of some, the jobs have lost their devices since.
+        self._runs = np.zeros(0, np.bool_)
         self._were_any = False
 
     def note(self, rows: Ints, given: Queue | Placed, now_s: float) -> None:
-        """An allocation came about: who got devices by them has these until they say, and for good if they say nothing.
+        """An allocation came about: who got devices by it has these until they say, and for good if they say nothing.
 
         Parameters
         ----------
@@ -37,33 +39,32 @@ class Leases:
         if given.until_s is None and not self._were_any:
             return
         named, ends, held = rows[given.order], self._table.lease_until_s, self._table.held
-        ends[named], self._were_any = _INF, True
-        self._rows.difference_update(named.tolist())
+        if len(self._runs) < len(ends):
+            self._runs = np.append(self._runs, np.zeros(len(ends) - len(self._runs), np.bool_))
+        ends[named], self._runs[named], self._were_any = _INF, False, True
         if given.until_s is None:
             return
-        for row, until_s in zip(named.tolist(), given.until_s.tolist(), strict=True):
-            if not until_s > now_s:
-                raise FleetError(
-                    f"the policy gives job {self._table.job(row).name!r} devices until {until_s:g} s, and it is "
-                    f"{now_s:g} s; give a later time, or none"
-                )
-            if held[row] and until_s < _INF:
-                ends[row] = until_s
-                self._rows.add(row)
+        until_s = np.asarray(given.until_s, np.float64)
+        if not (until_s > now_s).all():
+            place = int(np.argmin(until_s > now_s))
+            raise FleetError(
+                f"the policy gives job {self._table.job(int(named[place])).name!r} devices until {until_s[place]:g} s, "
+                f"and it is {now_s:g} s; give a later time, or none"
+            )
+        leased = (held[named] > 0) & (until_s < _INF)
+        ends[named[leased]], self._runs[named[leased]] = until_s[leased], True
 
     def next_s(self) -> float:
         """When the next lease ends; infinite if there is none."""
-        if not self._rows:
+        if not self._were_any:
             return _INF
-        ends = self._table.lease_until_s
-        self._rows = {row for row in self._rows if ends[row] < _INF}
-        return min((float(ends[row]) for row in self._rows), default=_INF)
+        return float(self._table.lease_until_s[: len(self._runs)].min(initial=_INF, where=self._runs))
 
     def ending(self, now_s: float) -> list[int]:
         """Rows of the jobs whose leases end now."""
-        if not self._rows:
+        if not self._were_any:
             return []
-        ends = self._table.lease_until_s
-        ending = sorted(row for row in self._rows if ends[row] <= now_s)
-        self._rows.difference_update(ending)
-        return ending
+        ending = np.flatnonzero(self._runs & (self._table.lease_until_s[: len(self._runs)] <= now_s))
+        self._runs[ending] = False
+        found: list[int] = ending.tolist()
+        return found

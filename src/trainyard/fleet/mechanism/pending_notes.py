@@ -8,6 +8,7 @@ from trainyard.compiling import records
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.span import Span
 from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
@@ -45,12 +46,16 @@ class PendingNotes:
         return found
 
     def write_end(self, job: Job, note: EndNote, ended_s: float | None = None) -> None:
-        """Write the end of a job down.
+        """Write the end of a job down, and what it had last.
 
         Parameters
         ----------
         ended_s : the end that counts, if it is another than that of the note.
         """
+        spans = self._recorder.spans
+        if spans is not None and note.end_s > note.placed_s:
+            devices = self._table.grants.devices[note.first_device : note.first_device + note.held]
+            spans.append(Span(job.name, note.placed_s, note.end_s, tuple(devices.tolist())))
         self._recorder.ended(
             job,
             note.first_start_s,

@@ -25,12 +25,18 @@ class EndNote(NamedTuple):
 
     Attributes
     ----------
+    row : that it had; another job may have it since.
+    held, first_device, placed_s : as in `JobTable`, just before it ended.
     serial, allowed, num_preempted, num_starts, gang_rate, first_start_s, waited_s, lost_s, lost_device_s, is_killed : as
         in `JobTable`.
     device_s : devices times time that it had.
     job_s : jobs times time, over all jobs, while it was there.
     """
 
+    row: int
+    held: int
+    first_device: int
+    placed_s: float
     serial: int
     allowed: int
     num_preempted: int
@@ -114,11 +120,12 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
 def end(state, row, now_s):  # type: ignore[no-untyped-def]
     """A job has done its work, or its time is up; there has to be room for notes."""
     table, job, counts = state.table, state.table[row], state.counts[0]
+    note = state.ended[counts.ended]
+    counts.ended += 1
+    note.row, note.held, note.first_device, note.placed_s = row, job.held, job.first_device, job.placed_s
     change_holding(row, -1, state)
     _release(table, row, now_s)
     note_use(state, now_s)
-    note = state.ended[counts.ended]
-    counts.ended += 1
     note.serial, note.allowed, note.end_s = job.serial, job.allowed, now_s
     note.num_preempted, note.num_starts = job.num_preempted, job.num_starts
     note.gang_rate, note.first_start_s, note.waited_s = job.gang_rate, job.first_start_s, job.waited_s

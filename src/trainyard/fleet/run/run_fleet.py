@@ -13,6 +13,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.past import Past
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
@@ -35,6 +36,9 @@ def run_fleet(
 ) -> FleetRun:
     """Run a workload to its end on a backend.
 
+    Jobs of an earlier run that was killed may still run on the backend: they leave first, with a checkpoint, and go on
+    from there when the policy says so.
+
     Parameters
     ----------
     jobs : in the order of arrival, which is waited for.
@@ -51,6 +55,8 @@ def run_fleet(
     coming = list(jobs)[::-1]
     began_s = time.monotonic()
     try:
+        for job in jobs:
+            driver.clear(job, Past())
         while coming or driver.names:
             now_s = time.monotonic() - began_s
             if now_s > patience.limit_s:

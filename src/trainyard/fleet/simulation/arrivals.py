@@ -41,6 +41,11 @@ class Arrivals:
                 self._check_length(job, self._bits(job))
         self.read_on()
 
+    @property
+    def jobs_may_come(self) -> bool:
+        """Whether more jobs come."""
+        return self.job is not None
+
     def read_on(self) -> None:
         """Look at the job after this one, or note that there is none.
 
@@ -67,18 +72,21 @@ class Arrivals:
 
         Then look at the one after it.
         """
-        job, bits, allocator = self.job, self.bits, self._allocator
-        assert job is not None
-        try:
-            self._check_length(job, bits)
-        except UnfitJobError as error:
-            self._leave_out(job, error)
-            comes = False
-        else:
-            allocator.enter(job, self.next_s, bits)
-            comes = True
+        assert self.job is not None
+        if comes := self.is_short_enough():
+            self._allocator.enter(self.job, self.next_s, self.bits)
         self.read_on()
         return comes
+
+    def is_short_enough(self) -> bool:
+        """Whether the next job can be simulated; one that would take longer is noted as left out."""
+        assert self.job is not None
+        try:
+            self._check_length(self.job, self.bits)
+        except UnfitJobError as error:
+            self._leave_out(self.job, error)
+            return False
+        return True
 
     def _allowed(self, job: Job) -> int | None:
         """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""

@@ -1,7 +1,7 @@
 """Events and decisions in compiled code: what `simulator.py` does, for jobs and policies that allow it.
 
-A function that a policy gives is compiled into the loop. The loop leaves off where Python has to do something, and goes
-on from there, also in the middle of a moment.
+`until_decision` goes on to the next decision. `run` makes the decisions, too: a function that a policy gives is compiled
+into it. Both leave off where Python has to do something, and go on from there, also in the middle of a moment.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ free_while_blocked = lean(moments.free_while_blocked)
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
 # notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide
-# again at once.
-COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
+# again at once; a job changes its rate by itself; somebody is to decide.
+COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY, RATE, DECIDE = range(9)
 
 CLOCK = np.dtype(
     [
@@ -53,6 +53,7 @@ class Tables(NamedTuple):
     state : the jobs and their devices.
     when_s, heap, place : the agenda of ends.
     coming : jobs that come, a row each, as in the job table.
+    came : the row that each of them got in the job table when it came.
     clock : one of `CLOCK`.
     """
 
@@ -61,7 +62,21 @@ class Tables(NamedTuple):
     heap: Ints
     place: Ints
     coming: Table
+    came: Ints
     clock: Table
+
+
+class EventRules(NamedTuple):
+    """Rules for events that stay the same in a run.
+
+    Attributes
+    ----------
+    preempts : whether devices may be taken from jobs that run.
+    look_every : moments between two looks at whether anything goes on.
+    """
+
+    preempts: bool
+    look_every: int
 
 
 class RunRules(NamedTuple):
@@ -69,61 +84,89 @@ class RunRules(NamedTuple):
 
     Attributes
     ----------
+    events : rules for what happens between decisions.
     queue : how what the policy says is brought about.
     stands, blocks : of the policy.
-    look_every : moments between two looks at whether anything goes on.
-    is_last : whether no jobs come after those that are known.
     """
 
+    events: EventRules
     queue: QueueRules
     stands: bool
     blocks: bool
-    look_every: int
-    is_last: bool
 
 
 @compiled
-def run(decide, options, policy_state, rules, tables):  # type: ignore[no-untyped-def]
+def run(decide, options, policy_state, rules, is_last, tables):  # type: ignore[no-untyped-def]
     """Go on until something is to be done that only Python can do.
 
     Parameters
     ----------
     decide, options : of the policy; see `CompiledPolicy`.
     policy_state : of the policy.
-    rules, tables : what stays as it is, and what is worked on.
+    rules, is_last, tables : what stays as it is, as for `until_decision`, and what is worked on.
 
     Returns
     -------
     Why it leaves off, and the state of the policy then.
     """
     clock, state = tables.clock[0], tables.state
+    while True:
+        why = until_decision(rules.events, is_last, np.inf, tables)
+        if why != DECIDE:
+            return why, policy_state
+        if state.counts[0].written + state.free[0].shape[1] > len(state.written):
+            return DEVICES, policy_state
+        policy_state = _decided(decide, options, policy_state, rules, tables)
+        if clock.wake_s <= clock.now_s:
+            return EARLY, policy_state
+        if is_to_look(rules.events, clock):
+            return LOOK, policy_state
+
+
+@compiled
+def until_decision(rules, is_last, lease_s, tables):  # type: ignore[no-untyped-def]
+    """Let jobs come and end until a decision may change something.
+
+    Parameters
+    ----------
+    rules : `EventRules`.
+    is_last : whether no jobs come after those that are known.
+    lease_s : when the next lease ends; infinite where there is none. With one, every moment is one to decide.
+
+    Returns
+    -------
+    Why it leaves off.
+    """
+    clock, state = tables.clock[0], tables.state
     counts = state.counts[0]
     while True:
-        if clock.num_came == len(tables.coming) and not (rules.is_last and counts.active):
-            return COMING, policy_state
-        next_s = min(clock.moment_s, _arrival_s(tables), _end_s(tables), clock.wake_s)
+        if clock.num_came == len(tables.coming) and not (is_last and counts.active):
+            return COMING
+        next_s = min(clock.moment_s, _arrival_s(tables), _end_s(tables), clock.wake_s, lease_s)
         if next_s == np.inf:
-            return STUCK, policy_state
+            return STUCK
         clock.moment_s = next_s
-        why = _pass_until(next_s, rules, tables)
+        why = _pass_until(next_s, is_last, tables)
         if why >= 0:
-            return why, policy_state
+            return why
         clock.now_s = next_s
         if clock.wake_s <= next_s:
             clock.wake_s = np.inf
         free = state.free[2].sum()
-        if may_change(
-            rules.queue.preempts, counts.active, counts.waiting, free, clock.stands, clock.free_when_blocked
+        if lease_s < np.inf or may_change(
+            rules.preempts, counts.active, counts.waiting, free, clock.stands, clock.free_when_blocked
         ):
-            if counts.written + state.free[0].shape[1] > len(state.written):
-                return DEVICES, policy_state
-            policy_state = _decided(decide, options, policy_state, rules, tables)
-            if clock.wake_s <= next_s:
-                return EARLY, policy_state
-        clock.moment_s = np.inf
-        clock.num_moments += 1
-        if clock.num_moments % rules.look_every == 0:
-            return LOOK, policy_state
+            return DECIDE
+        if is_to_look(rules, clock):
+            return LOOK
+
+
+@lean
+def is_to_look(rules, clock):  # type: ignore[no-untyped-def]
+    """A moment is over; returns whether it is time to look whether anything goes on."""
+    clock.moment_s = np.inf
+    clock.num_moments += 1
+    return clock.num_moments % rules.look_every == 0
 
 
 @lean
@@ -143,7 +186,7 @@ def _end_s(tables):  # type: ignore[no-untyped-def]
 
 
 @lean
-def _pass_until(next_s, rules, tables):  # type: ignore[no-untyped-def]
+def _pass_until(next_s, is_last, tables):  # type: ignore[no-untyped-def]
     """All that happens until a moment; returns why to leave off, or -1."""
     clock, state = tables.clock[0], tables.state
     counts = state.counts[0]
@@ -151,19 +194,21 @@ def _pass_until(next_s, rules, tables):  # type: ignore[no-untyped-def]
     while True:
         if counts.ended == len(state.ended) or counts.used + 2 > state.used.shape[1]:
             return NOTES
-        if clock.num_came == len(tables.coming) and not rules.is_last:
+        if clock.num_came == len(tables.coming) and not is_last:
             return COMING
         arrival_s = _arrival_s(tables)
         event = next_event(next_s, np.inf, end_s, arrival_s, np.inf)
         if event == END:
             row = tables.heap[0]
+            if state.table[row].turn > 0 and state.table[row].is_killed == 0:
+                return RATE
             clock.num_ends = drop_first(tables.when_s, tables.heap, tables.place, clock.num_ends)
             end(state, row, end_s)
             end_s = _end_s(tables)
         elif event == ARRIVAL:
             if counts.active == len(state.table):
                 return ROWS
-            arrive(state, tables.coming, clock.num_came, arrival_s)
+            tables.came[clock.num_came] = arrive(state, tables.coming, clock.num_came, arrival_s)
             clock.num_came += 1
         else:
             return -1

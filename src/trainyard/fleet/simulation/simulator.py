@@ -1,4 +1,8 @@
-"""Simulating in Python: time jumps from event to event, and nothing is sampled."""
+"""Simulating: time jumps from event to event, and nothing is sampled.
+
+A run begins in Python. What is simple goes on in compiled code, once there is enough of it: events for any policy, and
+the decisions of policies that offer them there.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,10 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.coordinator import Coordinator
 from trainyard.fleet.simulation.already_running import go_on
 from trainyard.fleet.simulation.arrivals import Arrivals
-from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
+from trainyard.fleet.simulation.compiled_events import Clock, CompiledEvents
+from trainyard.fleet.simulation.compiled_run import compiled_run_of
 from trainyard.fleet.simulation.job_failures import JobFailures
-from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
+from trainyard.fleet.simulation.loop import COMING, DECIDE, EARLY, RATE, STUCK
 from trainyard.fleet.simulation.moments import (
     ARRIVAL,
     END,
@@ -32,11 +37,13 @@ from trainyard.fleet.simulation.moments import (
 from trainyard.fleet.simulation.node_events import NodeEvents
 from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
-# To load compiled code takes as long as some thousands of moments take without it.
-_COMPILED_AFTER = 5000
+# To load compiled code takes as long as some thousands of moments take without it, where decisions are a part of it;
+# else as long as some hundred.
+_COMPILED_AFTER, _COMPILED_EVENTS_AFTER = 5000, 500
 
 
 class Simulator:
@@ -64,6 +71,7 @@ class Simulator:
         self.domains = SchedulingDomains(allocator, policy, apart=self.rounds is None)
         self.clock = Clock()
         self.check = ProgressCheck(allocator)
+        self.events: CompiledEvents | None = None
 
     def run(self) -> None:
         """Go on until all jobs have ended.
@@ -73,25 +81,64 @@ class Simulator:
         FleetError
             If jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
         """
-        while self.arrivals.job is not None or self.table.num_active:
-            self._advance()
+        while self._go_on():
             for domain in self.domains.due(self.clock.now_s):
                 if self._may_change(domain):
                     self._decide(domain)
             self.clock.num_moments += 1
             if self.clock.num_moments % self.check.look_every == 0:
-                jobs_may_come = self.arrivals.job is not None
-                self.check.look(self.clock.now_s, self.node_events.may_come, jobs_may_come)
-            if self.clock.num_moments == _COMPILED_AFTER:
+                self._look()
+            if self.clock.num_moments == _COMPILED_AFTER and self._is_simple:
                 self._run_compiled()
 
+    def _go_on(self) -> bool:
+        """Go to the next moment at which the policy is asked; whether there is one."""
+        if self.events is None and self._is_simple and self.clock.num_moments >= self._events_after:
+            given = self.arrivals, self.ends, self.domains.whole, self.check.look_every
+            self.events = CompiledEvents(self.allocator, *given)
+        if self.events is not None and self._pass_compiled(self.events):
+            return True
+        if self.arrivals.job is None and not self.table.num_active:
+            return False
+        self._advance()
+        return True
+
+    @property
+    def _is_simple(self) -> bool:
+        """Whether jobs come and end, and nothing else happens or is noted; those that come next wait for devices."""
+        happens = self.rounds is not None or self.job_failures.may_be or self.node_events
+        is_noted = self.table.usage is not None
+        runs_already = self.arrivals.job is not None and self.arrivals.job.ran_s > 0
+        return not (happens or self.may_crowd or self.domains.parts or is_noted or runs_already)
+
+    @property
+    def _events_after(self) -> int:
+        """Moments after which events are in compiled code; decisions come first where they can be there, too."""
+        decides = traits_of(self.policy).compiled is not None and self.allocator.is_plain
+        return _COMPILED_AFTER if decides else _COMPILED_EVENTS_AFTER
+
+    def _pass_compiled(self, events: CompiledEvents) -> bool:
+        """Do as `_go_on` in compiled code; False where Python has to go on."""
+        while (why := events.next(self.clock)) != DECIDE:
+            if why == COMING:
+                events.leave()
+                self.events = None
+                return False
+            if why == STUCK:
+                self.check.refuse_to_wait()
+            if why == RATE:
+                finish_s = self.ends.next_s(self.table.finish_s)
+                self._end(self.ends.pop(), finish_s)
+            else:
+                self._look()
+        self._begin_moment(self.clock.now_s)
+        return True
+
     def _run_compiled(self) -> None:
-        """Go on in compiled code for as long as that can."""
-        if self.rounds is not None or self.job_failures.may_be or self.node_events or self.domains.parts:
-            return
-        domain = self.domains.whole
-        run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends, domain)
-        while run is not None and (why := run.run(self.clock, self.check.look_every)) != COMING:
+        """Let the policy decide in compiled code, too, for as long as that can go on."""
+        domain, given = self.domains.whole, (self.arrivals, self.ends)
+        run = compiled_run_of(self.policy, self.allocator, *given, domain, self.check.look_every)
+        while run is not None and (why := run.run(self.clock)) != COMING:
             if why == STUCK:
                 self.check.refuse_to_wait()
             if why == EARLY:
@@ -123,12 +170,21 @@ class Simulator:
         self.clock.now_s = next_s
         if self.rounds is not None:
             self.rounds.close(next_s)
-        ending = self.coordinator.end_leases(next_s)
+        self._begin_moment(next_s)
+
+    def _begin_moment(self, now_s: float) -> None:
+        """Let leases end, and note who is to decide."""
+        ending = self.coordinator.end_leases(now_s)
         if self.domains.parts:
             for row in ending:
                 self.domains.touch(self.table.partition[row])
         else:
             self.domains.whole.is_due = True
+
+    def _look(self) -> None:
+        """Whether anything goes on."""
+        coming = self.arrivals if self.events is None else self.events
+        self.check.look(self.clock.now_s, self.node_events.may_come, coming.jobs_may_come)
 
     def _next_s(self) -> float:
         """The next moment at which the policy is asked, if nothing fails before."""

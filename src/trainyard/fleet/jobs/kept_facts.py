@@ -1,0 +1,36 @@
+"""Facts that a job has for as long as it is there: each is found once, whoever asks how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class KeptFacts:
+    """One fact of every job, by its row in the job table."""
+
+    def __init__(self) -> None:
+        self._serial, self._values = np.zeros(0, np.int64), np.zeros(0)
+
+    def of(self, rows: Ints, serial: Ints, find: Callable[[int], float]) -> Floats:
+        """Return the fact of some jobs.
+
+        Parameters
+        ----------
+        rows : of the jobs.
+        serial : number of the job that every row of the table has: another job in a row has another.
+        find : finds the fact of the job in a row.
+        """
+        if len(self._values) < len(serial):
+            more = len(serial) - len(self._values)
+            self._serial = np.append(self._serial, np.full(more, -1))
+            self._values = np.append(self._values, np.zeros(more))
+        for row in rows[self._serial[rows] != serial[rows]].tolist():
+            self._serial[row], self._values[row] = serial[row], find(row)
+        found: Floats = self._values[rows]
+        return found
