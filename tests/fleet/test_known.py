@@ -36,8 +36,8 @@ def test_every_attribute_is_open_or_must_be_declared() -> None:
     }
     assert (known.least_devices, known.most_devices) == (2, 8)
     assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5
-    # When it had devices in its trace, or before it, is nothing that happens here, when it is ended is the cluster's rule,
-    # and what it runs is nothing to decide on.
+    # Devices in its trace, or before it, are nothing that happens here; when it is ended is the rule of the cluster; and
+    # what it runs is nothing to decide on.
     assert {f.name for f in fields(Job)} - everybody == NEEDS.keys() | {
         "attempts",
         "ran_s",

@@ -148,6 +148,26 @@ def test_jobs_that_adapt_themselves_and_gangs_come_and_end(moments: list[int]) -
     assert len(run.left_out) > 5
 
 
+def test_jobs_that_run_already_come_in_python(moments: list[int]) -> None:
+    """Between others that come in compiled code, and as the last one."""
+    jobs = [
+        replace(job, ran_s=100.0 if number in (40, 41, 60, NUM_JOBS - 1) else 0.0)
+        for number, job in enumerate(crowded(NUM_JOBS))
+    ]
+    run = simulate_fleet(jobs, MIXED, Loops())
+    assert moments[-1] > 60
+    moments.clear()
+    check_same(run, by_steps(jobs, MIXED, Loops()))
+    assert not moments
+
+
+def test_usage_is_counted_in_python(moments: list[int]) -> None:
+    jobs = [replace(job, user=f"user{number % 3}") for number, job in enumerate(crowded(NUM_JOBS))]
+    run = simulate_fleet(jobs, MIXED, parse_policy("fair_share"))
+    assert not moments
+    check_same(run, by_steps(jobs, MIXED, parse_policy("fair_share")))
+
+
 def test_jobs_of_a_snapshot_are_the_same_objects_at_every_decision() -> None:
     """A row of the table is another job's later."""
     seen: dict[int, object] = {}
