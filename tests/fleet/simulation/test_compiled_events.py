@@ -154,10 +154,11 @@ def test_jobs_that_run_already_come_in_python(moments: list[int]) -> None:
         replace(job, ran_s=100.0 if number in (40, 41, 60, NUM_JOBS - 1) else 0.0)
         for number, job in enumerate(crowded(NUM_JOBS))
     ]
-    run = simulate_fleet(jobs, MIXED, Loops())
+    given = jobs, Cluster.of_pools([("V100", 20, 8), ("K80", 20, 4)]), Loops()
+    run = simulate_fleet(*given, costs=Costs(start_s=10.0))
     assert moments[-1] > 60
     moments.clear()
-    check_same(run, by_steps(jobs, MIXED, Loops()))
+    check_same(run, by_steps(*given, costs=Costs(start_s=10.0)))
     assert not moments
 
 
