@@ -97,7 +97,7 @@ def test_a_training_counts_its_start_and_its_stop(clock: Clock, tmp_path: Path) 
     told: list[str] = []
     stages: list[str] = []
     costs = measured_start(
-        [training("wide", 4), training("b", 2), training("c", 2)],
+        [training("wide", 4), training("b", 2), training("c", 1)],
         backend,
         tell=told.append,
         progress=lambda stage, part: stages.append(f"{stage}: {part}"),

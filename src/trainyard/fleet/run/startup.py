@@ -31,8 +31,8 @@ def measured_start(
 ) -> Costs:
     """Measure what starts cost on a backend, one start of each kind of job, with nothing beside it.
 
-    A training is started on the fewest devices that one of them asks for, up to its first steps, and stopped. Of commands
-    a shell is started that does nothing: the time of a command until its own first step is not part of it.
+    Of the trainings, the median by devices is started, up to its first steps, and stopped. Of commands a shell is started
+    that does nothing: the time of a command until its own first step is not part of it.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ def measured_start(
     kinds = [kind for kind in kinds if kind]
     took_s: list[float] = []
     for number, kind in enumerate(kinds):
-        job = min(kind, key=lambda job: job.num_devices)
+        # On more devices a start takes longer.
+        job = sorted(kind, key=lambda job: job.num_devices)[len(kind) // 2]
         size = devices_text(job.num_devices)
         what = f"a command on {size}" if job.command is not None else f"{job.model} on {size}"
         progress(_STAGE, f"{number + 1} of {len(kinds)}, {what}; then the prediction")
