@@ -34,6 +34,6 @@ def test_a_job_ends_when_its_time_is_up(policy: str) -> None:
 def test_rounds_of_a_published_program_say_why_they_end_no_job() -> None:
     """Their program sets the ends of jobs itself, in whole steps of a round."""
     policy = scheduler_of("gavel_max_min").policy
-    with pytest.raises(FleetError, match="no time limits .*; simulate these in rounds of your own"):
+    with pytest.raises(FleetError, match=r"no time limits .*; simulate these in rounds of your own"):
         simulate_fleet(JOBS, Cluster.uniform(1, 1), policy, rounds=GavelRounds(60.0))
     assert len(simulate_fleet(JOBS, Cluster.uniform(1, 1), policy, rounds=Rounds(60.0)).names) == 3
