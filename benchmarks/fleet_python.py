@@ -1,8 +1,9 @@
 """Seconds of simulations whose policy decides in Python: policies of one's own, and of the catalog without compiled code.
 
-Run `python benchmarks/fleet_python.py`. Jobs are drawn like Philly's, and later ones have to wait. The policies are that of
-the guide, one that sorts the columns of the snapshot, one that looks at every job that waits, and SRTF without its compiled
-decisions. Seconds are processor seconds of one thread, the least of two runs after a first one that loads what is compiled.
+Run `python benchmarks/fleet_python.py`. Jobs are drawn like Philly's, and later ones have to wait. The policies are that
+of the guide, one that sorts the columns of the snapshot, one that looks at every job that waits, and SRTF without its
+compiled decisions. Seconds are processor seconds of one thread, the least of two runs after a first one that loads what
+is compiled.
 """
 
 from __future__ import annotations
