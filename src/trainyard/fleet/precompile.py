@@ -49,7 +49,8 @@ def precompile() -> None:
     for place in ("anywhere", "packed", "spread", "emptiest"):
         scheduler_of("srtf", place).simulate(_gangs(), parse_cluster(_AUXILIARY), crowding=Crowding(2))
     scheduler_of("srtf", round_s=60.0).simulate(_gangs(), parse_cluster(_PLAIN), keep_spans=True)
-    for policy in ("fifo", "tiresias", "tiresias(promote_knob=1.0)"):
+    # The last one decides in Python.
+    for policy in ("fifo", "tiresias", "tiresias(promote_knob=1.0)", "srtf(steady=True)"):
         scheduler_of(policy).simulate(_many(), parse_cluster(_PLAIN))
 
 
