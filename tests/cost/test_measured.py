@@ -52,7 +52,7 @@ def test_an_op_that_fails_for_its_types_is_an_error_and_not_estimated(name, tmp_
     store.of("1x1").ops |= {
         s: Measurement(seconds, 0.0, 1.0, 1.0) for s, (seconds, _) in result["seconds"].items()
     }
-    store.of("1x1").buffer_ops = {"copy": ((1, 0.1), (2, 0.2))}
+    store.of("1x1").buffer_ops = dict.fromkeys(BUFFER_OPS, ((1, 0.1), (2, 0.2)))
     store.write()
     ops = measure_ops([[trace]], Conditions(1, 1))
     nodes = [n for n in graph.nodes if n.op == "call_function" and not is_free(n)]
@@ -291,7 +291,7 @@ def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
     for key, other_load in (("1x1", 0.5), ("1x2", 0.0)):
         store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, other_load, num_measured=2)
         store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, other_load, num_measured=2)
-        store.of(key).buffer_ops["copy"] = ((1, 0.1), (2, 0.2))
+        store.of(key).buffer_ops = dict.fromkeys(BUFFER_OPS, ((1, 0.1), (2, 0.2)))
     store.write()
     disturbed, quiet = (measure_ops([], Conditions(1, n)) for n in (1, 2))
     assert set(disturbed.seconds) == {large}

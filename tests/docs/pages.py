@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loaded import is_plain, run_loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = tuple(
     sorted(
@@ -154,6 +156,8 @@ def folder_of_reader(text: str, folder: Path) -> Iterator[Callable[[str], subpro
     with ExitStack() as background:
 
         def run_command(command: str) -> subprocess.CompletedProcess[str]:
+            if is_plain(command) and not measures(command):
+                return _as_on_pages(run_loaded(command, folder, _environment()))
             if not command.endswith(" &"):
                 return run(command, folder, timeout_s=500)
             background.enter_context(_running(command.removesuffix(" &"), folder))
@@ -200,7 +204,11 @@ def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedPro
         text=True,
         timeout=timeout_s,
     )
-    # What is said once, where nothing is compiled yet, is on no page.
+    return _as_on_pages(done)
+
+
+def _as_on_pages(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """What a command printed, without what is said once, where nothing is compiled yet: it is on no page."""
     lines = (line for line in done.stdout.splitlines(keepends=True) if not line.startswith("compiling the "))
     done.stdout = "".join(lines)
     return done

@@ -98,7 +98,7 @@ def test_nothing_is_planned_for_nodes_that_are_away() -> None:
 def test_hosts_do_not_change_a_step() -> None:
     model = ty.load_model("gpt-tiny", 8)
     steps_s = {
-        ty.simulate(ty.plan(model, text, "data_parallel").plan, model).step_s
+        ty.plan(model, text, "data_parallel").simulation.step_s
         for text in ("2x2xT4", "2x2xT4@8cpu,64GB,1/rack")
     }
     assert len(steps_s) == 1

@@ -20,18 +20,18 @@ from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.step.data import DataError
 from trainyard.job.run.train import train
 
-PAIRS = {
-    "zero3 to tensor": ({"data": 2, "zero": 3}, {"tensor": 2}),
-    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
-}
+PAIRS = {"zero3 to tensor": ({"data": 2, "zero": 3}, {"tensor": 2})}
 SLOW_PAIRS = {
-    "tensor to zero2": ({"tensor": 2}, {"data": 2, "zero": 2, "microbatches": 4}),
-    "one to pipeline and data": ({}, {"data": 2, "pipeline": 2, "zero": 1}),
     "interleaved to tensor and data": (
         {"pipeline": 2, "per_rank": 2, "schedule": "interleaved"},
         {"tensor": 2, "data": 2, "zero": 3},
     ),
     "everything to nothing": ({"tensor": 2, "data": 2, "zero": 3, "recompute": True}, {}),
+}
+LONG_PAIRS = {
+    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
+    "tensor to zero2": ({"tensor": 2}, {"data": 2, "zero": 2, "microbatches": 4}),
+    "one to pipeline and data": ({}, {"data": 2, "pipeline": 2, "zero": 1}),
 }
 
 
@@ -55,10 +55,15 @@ def _losses(*results):
 
 
 @pytest.mark.parametrize(
-    "name", [*PAIRS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_PAIRS)]
+    "name",
+    [
+        *PAIRS,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_PAIRS),
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG_PAIRS),
+    ],
 )
 def test_resumes_under_another_plan(name, tmp_path, undisturbed):
-    first, second = (PAIRS | SLOW_PAIRS)[name]
+    first, second = (PAIRS | SLOW_PAIRS | LONG_PAIRS)[name]
     begun, result = _continued(first, second, tmp_path)
     whole, params = undisturbed
     assert (result.first_step, len(result.metrics)) == (3, 3)
@@ -115,27 +120,31 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(6, tmp_path, resume=True))
 
 
-def test_data_that_is_another_since_the_checkpoint_is_refused(tmp_path):
-    # As a loader that shuffled anew after the first two steps, which were asked for again.
-    train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path))
-    saved = read_run(path_of(tmp_path, 3))
+@pytest.fixture
+def six_steps(tmp_path, undisturbed):
+    """A copy of the folder of a run of six steps."""
+    return shutil.copytree(undisturbed[0].checkpoint.parent, tmp_path / "six")
+
+
+def test_data_that_is_another_since_the_checkpoint_is_refused(six_steps):
+    # As a loader that shuffled anew after the first five steps, which were asked for again.
+    saved = read_run(path_of(six_steps, 6))
     saved["batch"]["batch.targets"] ^= 1
-    write_run(path_of(tmp_path, 3), saved)
-    with pytest.raises(DataError, match=r"^batch\.targets of step 2 is not the same as when the checkpoint"):
-        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(4, tmp_path, resume=True))
-    assert complete_steps(tmp_path) == [3]
+    write_run(path_of(six_steps, 6), saved)
+    with pytest.raises(DataError, match=r"^batch\.targets of step 5 is not the same as when the checkpoint"):
+        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(7, six_steps, resume=True))
+    assert complete_steps(six_steps) == [6]
 
 
-def test_incomplete_and_foreign_checkpoints_do_not_count(tmp_path):
-    train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(2, tmp_path))
-    done = path_of(tmp_path, 2)
-    shutil.copytree(done, tmp_path / ".step-00000003.tmp")
-    shutil.copytree(done, path_of(tmp_path, 9))
-    (path_of(tmp_path, 9) / "run.json").unlink()
-    assert complete_steps(tmp_path) == [2]
+def test_incomplete_and_foreign_checkpoints_do_not_count(six_steps):
+    done = path_of(six_steps, 6)
+    shutil.copytree(done, six_steps / ".step-00000007.tmp")
+    shutil.copytree(done, path_of(six_steps, 9))
+    (path_of(six_steps, 9) / "run.json").unlink()
+    assert complete_steps(six_steps) == [6]
     with pytest.raises(CheckpointError, match="already holds a checkpoint of step 9"):
-        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path))
+        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(7, six_steps))
     # One of another optimizer is refused.
-    config = plans.config(3, tmp_path, resume=True, optimizer=OptimizerConfig("sgd", plans.OPTIMIZER.lr))
+    config = plans.config(7, six_steps, resume=True, optimizer=OptimizerConfig("sgd", plans.OPTIMIZER.lr))
     with pytest.raises(CheckpointError, match="optimizer is adamw there and sgd here"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, config)

@@ -118,22 +118,21 @@ def test_a_configuration_can_be_given(tmp_path):
     assert torch.equal(_logits(found), _logits(trained))
 
 
-REFUSED = {
-    "another size": ({"n_embd": 8}, "size mismatch|is not of this configuration"),
-    "other layers": ({"n_layer": 3}, "has no transformer.h.2"),
-    "unknown kind": ({"model_type": "no-such"}, "cannot build the model of .* give --config FOLDER"),
-}
+REFUSED = (
+    ({"n_embd": 8}, "size mismatch|is not of this configuration"),
+    ({"n_layer": 3}, "has no transformer.h.2"),
+    ({"model_type": "no-such"}, "cannot build the model of .* give --config FOLDER"),
+)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_another_configuration_is_refused(case, tmp_path):
-    change, message = REFUSED[case]
+def test_another_configuration_is_refused(tmp_path):
     _trained(_built(GPT2LMHeadModel, GPT2), tmp_path / "run", 1)
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.json").write_text(json.dumps(GPT2.to_dict() | change))
-    with pytest.raises(WeightsError, match=message):
-        export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out", tmp_path / "config")
-    assert not (tmp_path / "out").exists()
+    for change, message in REFUSED:
+        (tmp_path / "config" / "config.json").write_text(json.dumps(GPT2.to_dict() | change))
+        with pytest.raises(WeightsError, match=message):
+            export_hugging_face(read_state_dict(tmp_path / "run"), tmp_path / "out", tmp_path / "config")
+        assert not (tmp_path / "out").exists()
 
 
 def test_weights_beside_the_language_model_are_refused(tmp_path):

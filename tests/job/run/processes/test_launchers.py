@@ -150,6 +150,10 @@ NAMES = {
     "srun": tuple(name for name in TASK if name not in ("SLURM_NODEID", "SLURM_STEP_ID")),
 }
 SLOW = pytest.mark.slow
+LONG = [
+    pytest.mark.slow,
+    pytest.mark.long,
+]  # every launcher is there in CI, with a script or with the command
 
 
 def started(arguments, variables, folder):
@@ -173,7 +177,12 @@ def started(arguments, variables, folder):
 
 
 @pytest.mark.parametrize(
-    "launcher", ["open_mpi", *(pytest.param(n, marks=SLOW) for n in ("hydra", "torchrun", "srun"))]
+    "launcher",
+    [
+        "open_mpi",
+        pytest.param("torchrun", marks=SLOW),
+        *(pytest.param(n, marks=LONG) for n in ("hydra", "srun")),
+    ],
 )
 def test_two_processes_are_the_ranks_of_one_training(launcher, tmp_path):
     import plans
@@ -210,7 +219,12 @@ def model():
 
 
 @pytest.mark.parametrize(
-    "launcher", ["srun", *(pytest.param(n, marks=SLOW) for n in ("hydra", "torchrun", "open_mpi"))]
+    "launcher",
+    [
+        "srun",
+        pytest.param("hydra", marks=SLOW),
+        *(pytest.param(n, marks=LONG) for n in ("torchrun", "open_mpi")),
+    ],
 )
 def test_the_command_line_plans_once_and_trains_on_all_ranks(launcher, tmp_path):
     (tmp_path / "line.py").write_text(FILE)
