@@ -1,0 +1,211 @@
+"""Measured steps of training beside their simulations: errors of time and memory by source.
+
+Run `python benchmarks/truth.py SHARED [TEXT]`. SHARED is a folder with the published tables (`data/perf` and
+`cases/numbers`). TEXT restricts the run to sources that have it in their name; no record is written then.
+
+Every row is simulated with its own plan on the usual cluster of its devices, and all with the same parameters: nothing is
+fitted to what is compared here. Memory is compared with the bytes of tensors, which PyTorch counts as allocated. A full
+run takes some ten minutes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from published.steps import Step, steps
+from record import finish, not_here, parser
+
+from trainyard.cost.ops import Roofline
+from trainyard.errors import TrainyardError
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.lower.lower import lower
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import apply
+from trainyard.job.simulate import simulate_plan
+from trainyard.job.task import Task
+
+_GIB = 2**30
+_SMALLEST = 4  # steps, those with the fewest layers
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A step that was measured and simulated.
+
+    Attributes
+    ----------
+    seconds, gib : as simulated; see `Step`.
+    """
+
+    step: Step
+    seconds: float
+    gib: float
+
+    @property
+    def time_error(self) -> float | None:
+        """Relative; above 0 where too much is predicted. None where it was not measured."""
+        return self.seconds / self.step.seconds - 1 if self.step.seconds else None
+
+    @property
+    def memory_error(self) -> float | None:
+        """The same of memory."""
+        return self.gib / self.step.gib - 1 if self.step.gib else None
+
+
+@lru_cache(maxsize=2)
+def _task(build: Any, sizes: Any, rows: int, dtype: str) -> Task:
+    """A model, which is captured once for all plans that follow each other."""
+    with torch.device("meta"):
+        return Task(build("model", sizes, rows), dtype)
+
+
+def simulated(step: Step) -> Compared:
+    """Simulate a step.
+
+    Raises
+    ------
+    TrainyardError
+        If there is no such plan.
+    """
+    setting = make_setting(_task(step.build, step.sizes, step.rows, step.dtype), parse_cluster(step.cluster))
+    plan = apply(parse_strategies(step.strategies), setting)
+    lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
+    found = simulate_plan(lowered, setting.cluster, Roofline(tf32=step.tf32))
+    return Compared(step, found.step_s, max(found.tensor_bytes) / _GIB)
+
+
+def errors(found: Sequence[float]) -> dict[str, float]:
+    """What a table says of relative errors."""
+    sizes = np.abs(found)
+    return {
+        "rows": len(found),
+        "mean_absolute_error": float(sizes.mean()),
+        "median_absolute_error": float(np.median(sizes)),
+        "worst_error": float(found[int(sizes.argmax())]),
+        "median_error": float(np.median(found)),
+        "too_little": int((np.array(found) < 0).sum()),
+    }
+
+
+def tables(compared: Iterable[Compared]) -> dict[str, dict[str, dict[str, float]]]:
+    """Errors of time and memory by source, and by kind of model."""
+    found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ("time", "memory")}
+    for each in compared:
+        for name, error in (("time", each.time_error), ("memory", each.memory_error)):
+            if error is not None:
+                for group in (each.step.source, f"all of {each.step.kind}", "all"):
+                    found[name][group].append(error)
+    return {name: {group: errors(own) for group, own in groups.items()} for name, groups in found.items()}
+
+
+def choices(compared: Iterable[Compared]) -> dict[str, dict[str, float]]:
+    """Of each model with several measured plans: how much longer the step of the plan that is predicted to be the best
+    took than that of the best."""
+    plans: dict[str, list[Compared]] = defaultdict(list)
+    for each in compared:
+        if each.step.model and each.step.seconds:
+            plans[each.step.model].append(each)
+    return {
+        model: {
+            "plans": len(own),
+            "measured_to_best": _measured_s(min(own, key=lambda each: each.seconds))
+            / min(map(_measured_s, own)),
+        }
+        for model, own in plans.items()
+        if len(own) > 1
+    }
+
+
+def _measured_s(compared: Compared) -> float:
+    assert compared.step.seconds is not None
+    return compared.step.seconds
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("shared", type=Path, metavar="SHARED")
+    options.add_argument("only", nargs="?", default="", metavar="TEXT")
+    given = options.parse_args()
+    if not given.shared.is_dir():
+        not_here(f"{given.shared} is no folder; give the one of the published tables")
+    begin_s = time.process_time()
+    left_out = Counter[str]()
+    wanted = [step for step in steps(given.shared, left_out) if given.only in step.source]
+    if given.smallest:
+        wanted = sorted(wanted, key=lambda step: getattr(step.sizes, "layers", 99) * step.rows)[:_SMALLEST]
+    # Plans of one model after each other, so that it is captured once.
+    wanted.sort(key=lambda step: (step.source, step.dtype, repr(step.sizes), step.rows))
+    compared: list[Compared] = []
+    for number, step in enumerate(wanted, 1):
+        try:
+            compared.append(simulated(step))
+            _say(number, len(wanted), compared[-1], time.process_time() - begin_s)
+        except TrainyardError as error:
+            left_out[f"{step.source}: {_reason(error)}"] += 1
+    found, chosen = tables(compared), choices(compared)
+    for name, groups in found.items():
+        for group, own in groups.items():
+            print(
+                f"{name:6} {group:26} {own['rows']:4} rows  mean {own['mean_absolute_error']:6.1%}  "
+                f"median {own['median_absolute_error']:6.1%}  worst {own['worst_error']:+7.1%}  "
+                f"signed median {own['median_error']:+7.1%}  too little {own['too_little']}"
+            )
+    for model, each in chosen.items():
+        print(
+            f"of {each['plans']} plans of {model} the one predicted best took {each['measured_to_best']:.3f} times the "
+            "best"
+        )
+    for reason, num in sorted(left_out.items()):
+        print(f"left out of {reason}: {num} rows")
+    results = {
+        **{f"{name}_errors": groups for name, groups in found.items()},
+        "choices": chosen,
+        "rows_left_out": dict(sorted(left_out.items())),
+        "rows": [
+            {
+                "source": each.step.source,
+                "run": each.step.run,
+                "measured_s": each.step.seconds,
+                "predicted_s": each.seconds,
+                "measured_gib": each.step.gib,
+                "predicted_gib": each.gib,
+            }
+            for each in compared
+        ],
+        "seconds": time.process_time() - begin_s,
+    }
+    finish("truth", results, given.smallest or bool(given.only))
+
+
+def _say(number: int, num: int, compared: Compared, cpu_s: float) -> None:
+    parts = [
+        f"{what} {error:+.1%}"
+        for what, error in (("time", compared.time_error), ("memory", compared.memory_error))
+        if error is not None
+    ]
+    step = compared.step
+    print(
+        f"{number}/{num} {cpu_s:5.0f} s {step.source}: {step.run}: {', '.join(parts)}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _reason(error: TrainyardError) -> str:
+    """An error without numbers, which would tell rows apart that are left out for the same reason."""
+    return re.sub(r"\d[\d,.]*", "N", str(error))[:110]
+
+
+if __name__ == "__main__":
+    main()
