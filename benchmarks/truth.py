@@ -36,7 +36,7 @@ from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
 
 _GIB = 2**30
-_SMALLEST = 4  # steps, those with the fewest layers
+_SMALLEST = 3  # steps, those with the fewest layers and rows
 
 
 @dataclass(frozen=True)

@@ -254,9 +254,17 @@ def posted_throughput(folder: Path, left_out: LeftOut) -> Iterator[Step]:
         microbatch, accumulate = int(row["rows_per_microbatch_per_device"]), int(row["accumulate"])
         rows = devices * microbatch * accumulate
         more = [f"sublinear(segments={layers})"] if row["recompute"] == "full" else []
-        sizes = GPTConfig(words, length, layers, width, heads, dropout=0.0, widening=mlp // width)
+        model: tuple[str, Any, Any] = (
+            (
+                "Llama",
+                llama.build,
+                LlamaConfig(words, length, layers, width, heads, int(row["kv_heads"]), mlp),
+            )
+            if row["model"].startswith("llama")
+            else ("GPT", gpt.build, GPTConfig(words, length, layers, width, heads, 0.0, mlp // width))
+        )
         yield Step(
-            *(source, f"{row['model']}, {devices}x{row['device']}, {length}", "GPT", gpt.build, sizes, rows),
+            *(source, f"{row['model']}, {devices}x{row['device']}, {length}", *model, rows),
             f"{-(-devices // 8)}x8x{row['device'].replace('H100-80G', 'H100')}",
             degrees(1, 1, devices, microbatch, 1, *more, "zero(stage=3)"),
             rows * length / devices / float(row["tokens_per_s_per_device"]),

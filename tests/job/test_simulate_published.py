@@ -7,6 +7,8 @@ the smaller models of the same papers.
 from __future__ import annotations
 
 import csv
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,11 @@ from shared_data import DATA, require_data
 
 from trainyard.job.reproduce import megatron, selective_recompute
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.zoo import build, gpt
+from trainyard.zoo import build
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from published.steps import vtrain_step  # noqa: E402
+from truth import simulated as simulated_step  # noqa: E402
 
 MEASURED = DATA / "perf"
 
@@ -81,19 +87,8 @@ def test_splits_of_models_as_vtrain_measured_them() -> None:
         if row["params_b"] in ("3.6", "18.4"):
             runs.setdefault((row["params_b"], row["tp"], row["pp"]), row)
     paper_s = [float(row["iter_ms"]) / 1e3 for row in runs.values()]
-    ours_s = [_vtrain_step_s({k: int(float(v)) for k, v in row.items()}) for row in runs.values()]
+    ours_s = [simulated_step(vtrain_step(row)).seconds for row in runs.values()]
     errors = np.array(ours_s) / paper_s - 1
     assert len(errors) >= 8
     assert np.median(np.abs(errors)) < 0.25, errors
     assert spearmanr(ours_s, paper_s).statistic > 0.85
-
-
-def _vtrain_step_s(run: dict[str, int]) -> float:
-    config = gpt.GPTConfig(51200, run["seq_len"], run["layers"], run["hidden"], run["heads"])
-    cluster = f"{run['num_gpus'] // 8}x8xA100-80G@4x200Gb"
-    setting = setting_of(gpt.build, "gpt", config, run["global_batch"], cluster=cluster)
-    strategies = (
-        f"megatron(tensor={run['tp']}, pipeline={run['pp']}, data={run['dp']}, "
-        f"microbatch_rows={run['micro_batch']}) + sublinear(segments={run['layers']})"
-    )
-    return simulated(setting, strategies).step_s
