@@ -94,7 +94,7 @@ def errors(found: Sequence[float]) -> dict[str, float]:
         "median_absolute_error": float(np.median(sizes)),
         "worst_error": float(found[int(sizes.argmax())]),
         "median_error": float(np.median(found)),
-        "too_little": int((np.array(found) < 0).sum()),
+        "short": int((np.array(found) < 0).sum()),
     }
 
 
@@ -159,7 +159,7 @@ def main() -> None:
             print(
                 f"{name:6} {group:26} {own['rows']:4} rows  mean {own['mean_absolute_error']:6.1%}  "
                 f"median {own['median_absolute_error']:6.1%}  worst {own['worst_error']:+7.1%}  "
-                f"signed median {own['median_error']:+7.1%}  too little {own['too_little']}"
+                f"signed median {own['median_error']:+7.1%}  short {own['short']}"
             )
     for model, each in chosen.items():
         print(

@@ -148,7 +148,7 @@ RUNS = {
     ),
     "truth": Run(
         (
-            rf"^time   SimuMax, B200 +{N} rows  mean +{N}%  median +{N}%  worst +{N}%  signed median +{N}%  too little {N}$",
+            rf"^time   SimuMax, B200 +{N} rows  mean +{N}%  median +{N}%  worst +{N}%  signed median +{N}%  short {N}$",
             rf"^time   vTrain, one node +{N} rows  mean +{N}%",
             rf"^memory all of Llama +{N} rows  mean +{N}%",
             r"^left out of SimuMax, B200: sequences that are cut over devices: 4 rows$",

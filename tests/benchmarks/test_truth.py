@@ -12,21 +12,12 @@ import pytest
 from shared_data import DATA, require_data
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from published.steps import Step, steps, vtrain_step  # noqa: E402
-from truth import Compared, choices, errors, tables  # noqa: E402
+from published.steps import Step, steps, vtrain_step
+from truth import Compared, choices, errors, tables
 
-_VTRAIN = {
-    **{"params_b": "3.6", "num_gpus": "64", "global_batch": "512", "micro_batch": "8", "hidden": "3072"},
-    **{
-        "heads": "32",
-        "layers": "30",
-        "seq_len": "2048",
-        "tp": "2",
-        "dp": "32",
-        "pp": "1",
-        "iter_ms": "4000.0",
-    },
-}
+_COLUMNS = "params_b,num_gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iter_ms"
+_VALUES = "3.6,64,512,8,3072,32,30,2048,2,32,1,4000.0"
+_VTRAIN = dict(zip(_COLUMNS.split(","), _VALUES.split(","), strict=True))
 
 
 @pytest.fixture
@@ -53,7 +44,7 @@ def test_a_row_becomes_the_plan_that_was_run() -> None:
 
 def test_errors_are_relative_and_signed() -> None:
     found = errors([-0.5, 0.1, 0.3])
-    assert (found["rows"], found["too_little"]) == (3, 1)
+    assert (found["rows"], found["short"]) == (3, 1)
     assert found["mean_absolute_error"] == pytest.approx(0.3)
     assert found["median_absolute_error"] == found["median_error"] + 0.2 == pytest.approx(0.3)
     assert found["worst_error"] == -0.5

@@ -20,8 +20,8 @@ from trainyard.job.reproduce.simulated import setting_of, simulated
 from trainyard.zoo import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from published.steps import vtrain_step  # noqa: E402
-from truth import simulated as simulated_step  # noqa: E402
+from published.steps import vtrain_step
+from truth import simulated as simulated_step
 
 MEASURED = DATA / "perf"
 
