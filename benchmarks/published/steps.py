@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.job.reproduce import megatron, selective_recompute
+from trainyard.job.reproduce.simulated import gradients_at_the_end
 from trainyard.program.model import Model
 from trainyard.zoo import gpt, llama, load_model_file, resnet
 from trainyard.zoo.bert import BertConfig
@@ -77,12 +78,20 @@ def _table(path: Path) -> list[Row]:
 
 
 def vtrain_step(row: Row) -> Step:
-    """A run of vTrain's authors: Megatron-DeepSpeed, each layer recomputed, nodes with 4 x 200 Gb/s."""
+    """A run of vTrain's authors: Megatron-DeepSpeed, each layer recomputed, gradients not in buckets, 4 x 200 Gb/s."""
     tensor, pipeline, data, layers = (int(row[name]) for name in ("tp", "pp", "dp", "layers"))
     gpus, rows = int(row["num_gpus"]), int(row["global_batch"])
     sizes = GPTConfig(51200, int(row["seq_len"]), layers, int(row["hidden"]), int(row["heads"]))
     is_large = gpus > 8
-    strategies = degrees(tensor, pipeline, data, int(row["micro_batch"]), 1, f"sublinear(segments={layers})")
+    strategies = degrees(
+        tensor,
+        pipeline,
+        data,
+        int(row["micro_batch"]),
+        1,
+        gradients_at_the_end(data),
+        f"sublinear(segments={layers})",
+    )
     return Step(
         f"vTrain, {'several nodes' if is_large else 'one node'}",
         ",".join(row.values()),
