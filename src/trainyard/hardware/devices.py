@@ -199,11 +199,13 @@ class DeviceSpec:
         """
         if flops <= 0:
             return 0.0
-        lasting = self.efficiency.sustained_matmul_fraction if sustained else None
-        ceiling = self.peak(dtype) * (lasting or self.efficiency.max_matmul_fraction)
+        best = self.efficiency.max_matmul_fraction
+        reached = (self.efficiency.sustained_matmul_fraction if sustained else None) or best
+        ceiling = self.peak(dtype) * reached
         # The ramp is a time, the same in every dtype; `half_matmul_flops` is given for the fastest 16-bit
         # one.
         half_flops = self.efficiency.half_matmul_flops * self.peak(dtype) / self.reference_peak_flops_per_s
+        half_flops *= reached / best
         return ceiling * flops / (flops + half_flops)
 
     def describe(self) -> str:
