@@ -29,6 +29,7 @@ from trainyard.zoo.resnet import ResNetConfig
 
 Row = dict[str, str]
 LeftOut = Counter[str]
+_MOST_LAYERS, _MINUTES = 100, "its simulation takes minutes; tests marked `long` make it"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ def megatron_a100(folder: Path, left_out: LeftOut) -> Iterator[Step]:
     """Table 1 of arXiv 2104.04473, with microbatches and interleaving of its scripts."""
     for row in _table(folder / "megatron_scaling/a100_weak_scaling.csv"):
         (case,) = (each for each in megatron.TABLE_1 if each.layers == int(row["layers"]))
+        if case.layers > _MOST_LAYERS:
+            left_out[f"Megatron-LM, A100: {_MINUTES}"] += 1
+            continue
         seconds = case.flops / float(row["tflops_per_gpu"]) / case.gpus / 1e12
         cluster = f"{case.gpus // 8}x8xA100-80G"
         yield Step(
@@ -135,6 +139,9 @@ def korthikanti(folder: Path, left_out: LeftOut) -> Iterator[Step]:
         name = row["model"].split("-")[1]
         case = selective_recompute.TABLE_5[name]
         config = ENTRIES[case.model].config
+        if config.layers > _MOST_LAYERS:
+            left_out[f"Korthikanti et al., A100: {_MINUTES}"] += 1
+            continue
         ways = {
             "full": (f"sublinear(segments={config.layers})",),
             "seqsel": ("sequence_parallel", "selective_recompute"),
