@@ -230,6 +230,8 @@ def lambda_resnet(folder: Path, left_out: LeftOut) -> Iterator[Step]:
             left_out[f"{source}: no model of the zoo, or no length of its rows"] += 1
         elif gpu not in _LAMBDA:
             left_out[f"{source}: another machine of the same kind, or none that is known"] += 1
+        elif gpus > 2:
+            left_out[f"{source}: more than two devices, whose large batches take long to capture"] += 1
         else:
             is_half = row["precision"] == "fp16"
             yield Step(
