@@ -1,7 +1,8 @@
 """Measured steps of training beside their simulations: errors of time and memory by source.
 
-Run `python benchmarks/truth.py SHARED [TEXT]`. SHARED is a folder with the published tables (`data/perf` and
-`cases/numbers`). TEXT restricts the run to sources that have it in their name; no record is written then.
+Run `python benchmarks/truth.py SHARED [TEXT] [EVERY]`. SHARED is a folder with the published tables (`data/perf` and
+`cases/numbers`). TEXT restricts the run to sources that have it in their name; of the others the record keeps what it has.
+EVERY=N takes only every N-th row of a large source (1 by default).
 
 Every row is simulated with its own plan on the usual cluster of its devices, and all with the same parameters: nothing is
 fitted to what is compared here. Memory is compared with the bytes of tensors, which PyTorch counts as allocated. A full
@@ -10,11 +11,12 @@ run takes some ten minutes.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from published.steps import Step, steps
-from record import finish, not_here, parser
+from record import RECORDS, finish, not_here, parser
 
 from trainyard.cost.ops import Roofline
 from trainyard.errors import TrainyardError
@@ -41,26 +43,31 @@ _SMALLEST = 3  # steps, those with the fewest layers and rows
 
 @dataclass(frozen=True)
 class Compared:
-    """A step that was measured and simulated.
+    """A step that was measured and simulated: seconds and GiB of both; None where they were not measured.
 
     Attributes
     ----------
-    seconds, gib : as simulated; see `Step`.
+    source, run, kind, model : as in `Step`.
     """
 
-    step: Step
-    seconds: float
-    gib: float
+    source: str
+    run: str
+    kind: str
+    model: str
+    measured_s: float | None
+    predicted_s: float
+    measured_gib: float | None
+    predicted_gib: float
 
     @property
     def time_error(self) -> float | None:
         """Relative; above 0 where too much is predicted. None where it was not measured."""
-        return self.seconds / self.step.seconds - 1 if self.step.seconds else None
+        return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     @property
     def memory_error(self) -> float | None:
         """The same of memory."""
-        return self.gib / self.step.gib - 1 if self.step.gib else None
+        return self.predicted_gib / self.measured_gib - 1 if self.measured_gib else None
 
 
 @lru_cache(maxsize=2)
@@ -82,7 +89,10 @@ def simulated(step: Step) -> Compared:
     plan = apply(parse_strategies(step.strategies), setting)
     lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
     found = simulate_plan(lowered, setting.cluster, Roofline(tf32=step.tf32))
-    return Compared(step, found.step_s, max(found.tensor_bytes) / _GIB)
+    return Compared(
+        *(step.source, step.run, step.kind, step.model),
+        *(step.seconds, found.step_s, step.gib, max(found.tensor_bytes) / _GIB),
+    )
 
 
 def errors(found: Sequence[float]) -> dict[str, float]:
@@ -104,7 +114,7 @@ def tables(compared: Iterable[Compared]) -> dict[str, dict[str, dict[str, float]
     for each in compared:
         for name, error in (("time", each.time_error), ("memory", each.memory_error)):
             if error is not None:
-                for group in (each.step.source, f"all of {each.step.kind}", "all"):
+                for group in (each.source, f"all of {each.kind}", "all"):
                     found[name][group].append(error)
     return {name: {group: errors(own) for group, own in groups.items()} for name, groups in found.items()}
 
@@ -112,36 +122,38 @@ def tables(compared: Iterable[Compared]) -> dict[str, dict[str, dict[str, float]
 def choices(compared: Iterable[Compared]) -> dict[str, dict[str, float]]:
     """Of each model with several measured plans: how much longer the step of the plan that is predicted to be the best
     took than that of the best."""
-    plans: dict[str, list[Compared]] = defaultdict(list)
+    plans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for each in compared:
-        if each.step.model and each.step.seconds:
-            plans[each.step.model].append(each)
+        if each.model and each.measured_s:
+            plans[each.model].append((each.predicted_s, each.measured_s))
     return {
-        model: {
-            "plans": len(own),
-            "measured_to_best": _measured_s(min(own, key=lambda each: each.seconds))
-            / min(map(_measured_s, own)),
-        }
+        model: {"plans": len(own), "measured_to_best": min(own)[1] / min(measured for _, measured in own)}
         for model, own in plans.items()
         if len(own) > 1
     }
 
 
-def _measured_s(compared: Compared) -> float:
-    assert compared.step.seconds is not None
-    return compared.step.seconds
+def kept(records: Path, only: str) -> list[Compared]:
+    """What the newest record has of the sources that are not simulated now."""
+    found = [
+        Compared(**row)
+        for path in sorted(records.glob("*Z-truth.json"))[-1:]
+        for row in json.loads(path.read_text())["results"]["rows"]
+    ]
+    return [each for each in found if only not in each.source]
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("shared", type=Path, metavar="SHARED")
     options.add_argument("only", nargs="?", default="", metavar="TEXT")
+    options.add_argument("every", type=int, nargs="?", default=1, metavar="EVERY")
     given = options.parse_args()
     if not given.shared.is_dir():
         not_here(f"{given.shared} is no folder; give the one of the published tables")
     begin_s = time.process_time()
     left_out = Counter[str]()
-    wanted = [step for step in steps(given.shared, left_out) if given.only in step.source]
+    wanted = [step for step in steps(given.shared, given.every, left_out) if given.only in step.source]
     if given.smallest:
         wanted = sorted(wanted, key=lambda step: getattr(step.sizes, "layers", 99) * step.rows)[:_SMALLEST]
     # Plans of one model after each other, so that it is captured once.
@@ -153,39 +165,34 @@ def main() -> None:
             _say(number, len(wanted), compared[-1], time.process_time() - begin_s)
         except TrainyardError as error:
             left_out[f"{step.source}: {_reason(error)}"] += 1
-    found, chosen = tables(compared), choices(compared)
-    for name, groups in found.items():
-        for group, own in groups.items():
+    if not given.smallest:
+        compared = [*kept(RECORDS, given.only), *compared]
+    results = {
+        **{f"{name}_errors": groups for name, groups in tables(compared).items()},
+        "choices": choices(compared),
+        "rows_left_out": dict(sorted(left_out.items())),
+        "rows": [vars(each) for each in compared],
+        "seconds": time.process_time() - begin_s,
+    }
+    _show(results)
+    finish("truth", results, given.smallest)
+
+
+def _show(results: Mapping[str, Any]) -> None:
+    for name in ("time", "memory"):
+        for group, own in results[f"{name}_errors"].items():
             print(
                 f"{name:6} {group:26} {own['rows']:4} rows  mean {own['mean_absolute_error']:6.1%}  "
                 f"median {own['median_absolute_error']:6.1%}  worst {own['worst_error']:+7.1%}  "
                 f"signed median {own['median_error']:+7.1%}  short {own['short']}"
             )
-    for model, each in chosen.items():
+    for model, each in results["choices"].items():
         print(
             f"of {each['plans']} plans of {model} the one predicted best took {each['measured_to_best']:.3f} times the "
             "best"
         )
-    for reason, num in sorted(left_out.items()):
+    for reason, num in results["rows_left_out"].items():
         print(f"left out of {reason}: {num} rows")
-    results = {
-        **{f"{name}_errors": groups for name, groups in found.items()},
-        "choices": chosen,
-        "rows_left_out": dict(sorted(left_out.items())),
-        "rows": [
-            {
-                "source": each.step.source,
-                "run": each.step.run,
-                "measured_s": each.step.seconds,
-                "predicted_s": each.seconds,
-                "measured_gib": each.step.gib,
-                "predicted_gib": each.gib,
-            }
-            for each in compared
-        ],
-        "seconds": time.process_time() - begin_s,
-    }
-    finish("truth", results, given.smallest or bool(given.only))
 
 
 def _say(number: int, num: int, compared: Compared, cpu_s: float) -> None:
@@ -194,12 +201,8 @@ def _say(number: int, num: int, compared: Compared, cpu_s: float) -> None:
         for what, error in (("time", compared.time_error), ("memory", compared.memory_error))
         if error is not None
     ]
-    step = compared.step
-    print(
-        f"{number}/{num} {cpu_s:5.0f} s {step.source}: {step.run}: {', '.join(parts)}",
-        file=sys.stderr,
-        flush=True,
-    )
+    said = f"{number}/{num} {cpu_s:5.0f} s {compared.source}: {compared.run}: {', '.join(parts)}"
+    print(said, file=sys.stderr, flush=True)
 
 
 def _reason(error: TrainyardError) -> str:

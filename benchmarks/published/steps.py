@@ -29,7 +29,6 @@ from trainyard.zoo.resnet import ResNetConfig
 
 Row = dict[str, str]
 LeftOut = Counter[str]
-_EVERY = 37  # runs of vTrain on one node: a number without a factor in common with how the table is laid out
 _MOST_LAYERS, _MINUTES = 100, "its simulation takes minutes; tests marked `long` make it"
 
 
@@ -108,17 +107,18 @@ def vtrain_step(row: Row) -> Step:
     )
 
 
-def vtrain(folder: Path, left_out: LeftOut) -> Iterator[Step]:
-    """Every so many of the runs of one node, and all of several."""
-    rows = _table(folder / "vtrain/iter_time_single_node_a100.csv")
-    for row in rows[::_EVERY]:
-        yield vtrain_step(row)
-    left_out[f"vTrain, one node: only every {_EVERY}th run is simulated"] += len(rows) - len(rows[::_EVERY])
-    for row in _table(folder / "vtrain/iter_time_multi_node_a100.csv"):
-        yield vtrain_step(row)
+def vtrain(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
+    """Every so many of the runs, of one node ten times as few."""
+    for name, step in (("single", 10 * every), ("multi", every)):
+        rows = _table(folder / f"vtrain/iter_time_{name}_node_a100.csv")
+        for row in rows[::step]:
+            yield vtrain_step(row)
+        left_out[f"vTrain, {name} node: only every {step}th run is simulated"] += len(rows) - len(
+            rows[::step]
+        )
 
 
-def megatron_a100(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def megatron_a100(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Table 1 of arXiv 2104.04473, with microbatches and interleaving of its scripts."""
     for row in _table(folder / "megatron_scaling/a100_weak_scaling.csv"):
         (case,) = (each for each in megatron.TABLE_1 if each.layers == int(row["layers"]))
@@ -136,7 +136,7 @@ def megatron_a100(folder: Path, left_out: LeftOut) -> Iterator[Step]:
         left_out[f"Megatron-LM, {name}: the table says no microbatches"] += num
 
 
-def korthikanti(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def korthikanti(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Table 5 of arXiv 2205.05198."""
     for row in _table(folder / "calculon_megatron/iteration_time_a100.csv"):
         name = row["model"].split("-")[1]
@@ -162,7 +162,7 @@ _B200 = {
 }
 
 
-def b200(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def b200(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Eight B200 with Megatron-LM core 0.14, measured for SimuMax: nothing is hidden, nothing recomputed."""
     source = "SimuMax, B200"
     for row in _table(folder / "simumax_b200/measured.csv"):
@@ -187,7 +187,7 @@ _DGX = {
 }
 
 
-def nvidia_bert(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def nvidia_bert(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Pre-training of BERT-large by NVIDIA's PyTorch example on one machine: the batch is cut into microbatches."""
     source = "NVIDIA examples"
     for row in _table(folder / "nvidia_dle/training_throughput.csv"):
@@ -220,7 +220,7 @@ def nvidia_bert(folder: Path, left_out: LeftOut) -> Iterator[Step]:
 _LAMBDA = {"A100 80GB SXM4": "A100-80G", "H100 80GB SXM5": "H100", "RTX 4090": "RTX4090"}
 
 
-def lambda_resnet(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def lambda_resnet(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """ResNet-50 by NVIDIA's PyTorch example on GPUs of one machine; on these GPUs float32 is TensorFloat-32."""
     source = "Lambda"
     for row in _table(folder / "lambda_benchmark/pytorch_training_throughput.csv"):
@@ -230,8 +230,8 @@ def lambda_resnet(folder: Path, left_out: LeftOut) -> Iterator[Step]:
             left_out[f"{source}: no model of the zoo, or no length of its rows"] += 1
         elif gpu not in _LAMBDA:
             left_out[f"{source}: another machine of the same kind, or none that is known"] += 1
-        elif gpus > 2:
-            left_out[f"{source}: more than two devices, whose large batches take long to capture"] += 1
+        elif gpus > 1:
+            left_out[f"{source}: several devices, whose large batches take long to capture"] += 1
         else:
             is_half = row["precision"] == "fp16"
             yield Step(
@@ -242,7 +242,7 @@ def lambda_resnet(folder: Path, left_out: LeftOut) -> Iterator[Step]:
             )
 
 
-def posted_gpt2(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def posted_gpt2(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Steps of nanoGPT that its users posted."""
     sizes = {
         "gpt2-124M": GPTConfig(50304, 1024, 12, 768, 12, dropout=0.0),
@@ -262,7 +262,7 @@ def posted_gpt2(folder: Path, left_out: LeftOut) -> Iterator[Step]:
         )
 
 
-def posted_throughput(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def posted_throughput(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Tokens a second of fully sharded training, with the whole configuration."""
     for row in _table(folder / "llm_throughput.csv"):
         source = row["source"].partition("#")[0]
@@ -292,7 +292,7 @@ def posted_throughput(folder: Path, left_out: LeftOut) -> Iterator[Step]:
         )
 
 
-def posted_steps(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def posted_steps(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Steps with the command that plans them."""
     for row in _table(folder / "measured_steps.csv"):
         given = shlex.split(row["settings"])
@@ -315,7 +315,7 @@ def _of_file(name: str, path: Path, rows: int) -> Model:
     return llama.build(name, read_config(path), rows) if path.suffix == ".json" else load_model_file(path)
 
 
-SOURCES: tuple[tuple[str, Callable[[Path, LeftOut], Iterator[Step]]], ...] = (
+SOURCES: tuple[tuple[str, Callable[[Path, int, LeftOut], Iterator[Step]]], ...] = (
     ("data/perf", b200),
     ("data/perf", korthikanti),
     ("data/perf", megatron_a100),
@@ -329,16 +329,17 @@ SOURCES: tuple[tuple[str, Callable[[Path, LeftOut], Iterator[Step]]], ...] = (
 """The folder that each source has below that of the shared data, and what reads it."""
 
 
-def steps(folder: Path, left_out: LeftOut) -> Iterator[Step]:
+def steps(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """All steps that can be described.
 
     Parameters
     ----------
+    every : of the largest source, vTrain, only each so many rows are taken.
     folder : has ``data/perf`` and ``cases/numbers``; a source that is not there is counted as left out.
     left_out : gets the number of rows by source and reason.
     """
     for place, read in SOURCES:
         try:
-            yield from read(folder / place, left_out)
+            yield from read(folder / place, every, left_out)
         except FileNotFoundError as error:
             left_out[f"{read.__name__}: {error.filename} is not there"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -12,18 +13,15 @@ import pytest
 from shared_data import DATA, require_data
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from published.steps import Step, steps, vtrain_step
-from truth import Compared, choices, errors, tables
+from published.steps import steps, vtrain_step
+from truth import Compared, choices, errors, kept, tables
 
 _COLUMNS = "params_b,num_gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iter_ms"
 _VALUES = "3.6,64,512,8,3072,32,30,2048,2,32,1,4000.0"
 _VTRAIN = dict(zip(_COLUMNS.split(","), _VALUES.split(","), strict=True))
 
 
-@pytest.fixture
-def step() -> Step:
-    """A measured step of 4 s on 10 GiB."""
-    return replace(vtrain_step(_VTRAIN), gib=10.0)
+STEP = Compared("a source", "a run", "GPT", "a model", 4.0, 3.0, 10.0, 12.0)
 
 
 def test_a_row_becomes_the_plan_that_was_run() -> None:
@@ -50,25 +48,34 @@ def test_errors_are_relative_and_signed() -> None:
     assert found["worst_error"] == -0.5
 
 
-def test_tables_are_by_source_and_by_kind_of_model(step: Step) -> None:
-    other = replace(step, source="another", kind="BERT", gib=None)
-    found = tables([Compared(step, 3.0, 12.0), Compared(other, 5.0, 12.0)])
-    assert found["time"][step.source]["median_error"] == pytest.approx(-0.25)
+def test_tables_are_by_source_and_by_kind_of_model() -> None:
+    other = replace(STEP, source="another", kind="BERT", predicted_s=5.0, measured_gib=None)
+    found = tables([STEP, other])
+    assert found["time"]["a source"]["median_error"] == pytest.approx(-0.25)
     assert found["time"]["all of BERT"]["median_error"] == pytest.approx(0.25)
     assert found["time"]["all"]["rows"] == 2
-    assert found["memory"]["all"] == found["memory"][step.source]
+    assert found["memory"]["all"] == found["memory"]["a source"]
     assert found["memory"]["all"]["median_error"] == pytest.approx(0.2)
 
 
-def test_a_choice_is_judged_by_what_it_took(step: Step) -> None:
-    slow, alone = replace(step, seconds=5.0), replace(step, model="another")
-    found = choices([Compared(step, 3.0, 1.0), Compared(slow, 2.5, 1.0), Compared(alone, 1.0, 1.0)])
-    assert found == {step.model: {"plans": 2, "measured_to_best": 1.25}}
+def test_a_choice_is_judged_by_what_it_took() -> None:
+    slow, alone = replace(STEP, measured_s=5.0, predicted_s=2.5), replace(STEP, model="another")
+    assert choices([STEP, slow, alone]) == {"a model": {"plans": 2, "measured_to_best": 1.25}}
+
+
+def test_sources_that_are_not_simulated_now_keep_their_rows(tmp_path: Path) -> None:
+    other = replace(STEP, source="another")
+    assert kept(tmp_path, "source") == []
+    for name, rows in (("20260101T000000Z", [STEP]), ("20260102T000000Z", [STEP, other])):
+        record = {"results": {"rows": [vars(each) for each in rows]}}
+        (tmp_path / f"{name}-truth.json").write_text(json.dumps(record))
+    assert kept(tmp_path, "source") == [other]
+    assert kept(tmp_path, "") == []
 
 
 def test_every_row_of_a_source_is_described_or_counted() -> None:
     left_out = Counter[str]()
-    found = list(steps(require_data(DATA / "perf" / "vtrain").parents[2], left_out))
+    found = list(steps(require_data(DATA / "perf" / "vtrain").parents[2], 1, left_out))
     assert all(step.seconds or step.gib for step in found)
     by_source = Counter(step.source for step in found)
     for source, name in (("SimuMax, B200", "perf/simumax_b200/measured"), ("nanotron", "")):
@@ -82,5 +89,5 @@ def test_every_row_of_a_source_is_described_or_counted() -> None:
 
 def test_a_source_that_is_not_there_is_counted(tmp_path: Path) -> None:
     left_out = Counter[str]()
-    assert list(steps(tmp_path, left_out)) == []
+    assert list(steps(tmp_path, 1, left_out)) == []
     assert sum("is not there" in why for why in left_out) == 9
