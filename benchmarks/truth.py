@@ -1,8 +1,8 @@
 """Measured steps of training beside their simulations: errors of time and memory by source.
 
 Run `python benchmarks/truth.py SHARED [TEXT] [EVERY]`. SHARED is a folder with the published tables (`data/perf` and
-`cases/numbers`). TEXT restricts the run to sources that have it in their name; of the others the record keeps what it has.
-EVERY=N takes only every N-th row of a large source (1 by default).
+`cases/numbers`). TEXT restricts the run to sources that have it in their name; of the others the record keeps what it
+has. EVERY=N takes only every N-th row of vTrain, the largest source (1 by default).
 
 Every row is simulated with its own plan on the usual cluster of its devices, and all with the same parameters: nothing is
 fitted to what is compared here. Memory is compared with the bytes of tensors, which PyTorch counts as allocated. A full
@@ -133,14 +133,17 @@ def choices(compared: Iterable[Compared]) -> dict[str, dict[str, float]]:
     }
 
 
-def kept(records: Path, only: str) -> list[Compared]:
-    """What the newest record has of the sources that are not simulated now."""
-    found = [
-        Compared(**row)
-        for path in sorted(records.glob("*Z-truth.json"))[-1:]
-        for row in json.loads(path.read_text())["results"]["rows"]
-    ]
-    return [each for each in found if only not in each.source]
+def kept(records: Path, only: str) -> tuple[list[Compared], dict[str, int]]:
+    """What the newest record has of the sources that are not simulated now: steps, and rows left out by reason."""
+    paths = sorted(records.glob("*Z-truth.json"))
+    if not paths:
+        return [], {}
+    results = json.loads(paths[-1].read_text())["results"]
+    rows = [Compared(**row) for row in results["rows"]]
+    left_out = {
+        why: num for why, num in results["rows_left_out"].items() if only not in why.partition(":")[0]
+    }
+    return [each for each in rows if only not in each.source], left_out
 
 
 def main() -> None:
@@ -165,8 +168,11 @@ def main() -> None:
             _say(number, len(wanted), compared[-1], time.process_time() - begin_s)
         except TrainyardError as error:
             left_out[f"{step.source}: {_reason(error)}"] += 1
+    left_out = Counter({why: num for why, num in left_out.items() if given.only in why.partition(":")[0]})
     if not given.smallest:
-        compared = [*kept(RECORDS, given.only), *compared]
+        known, reasons = kept(RECORDS, given.only)
+        compared = [*known, *compared]
+        left_out.update(reasons)
     results = {
         **{f"{name}_errors": groups for name, groups in tables(compared).items()},
         "choices": choices(compared),

@@ -109,13 +109,11 @@ def vtrain_step(row: Row) -> Step:
 
 def vtrain(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     """Every so many of the runs, of one node ten times as few."""
-    for name, step in (("single", 10 * every), ("multi", every)):
+    for name, nodes, step in (("single", "one node", 10 * every), ("multi", "several nodes", every)):
         rows = _table(folder / f"vtrain/iter_time_{name}_node_a100.csv")
         for row in rows[::step]:
             yield vtrain_step(row)
-        left_out[f"vTrain, {name} node: only every {step}th run is simulated"] += len(rows) - len(
-            rows[::step]
-        )
+        left_out[f"vTrain, {nodes}: only every {step}th run is simulated"] += len(rows) - len(rows[::step])
 
 
 def megatron_a100(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
@@ -133,7 +131,7 @@ def megatron_a100(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]
         )
     for name in ("h100_weak_scaling", "a100_ptd_300b_tokens", "a100_mtnlg_530b"):
         num = len(_table(folder / f"megatron_scaling/{name}.csv"))
-        left_out[f"Megatron-LM, {name}: the table says no microbatches"] += num
+        left_out[f"Megatron-LM: {name}: the table says no microbatches"] += num
 
 
 def korthikanti(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:

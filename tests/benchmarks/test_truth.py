@@ -65,12 +65,13 @@ def test_a_choice_is_judged_by_what_it_took() -> None:
 
 def test_sources_that_are_not_simulated_now_keep_their_rows(tmp_path: Path) -> None:
     other = replace(STEP, source="another")
-    assert kept(tmp_path, "source") == []
+    assert kept(tmp_path, "source") == ([], {})
+    why = {"a source: too large": 3, "another: unknown": 2}
     for name, rows in (("20260101T000000Z", [STEP]), ("20260102T000000Z", [STEP, other])):
-        record = {"results": {"rows": [vars(each) for each in rows]}}
+        record = {"results": {"rows": [vars(each) for each in rows], "rows_left_out": why}}
         (tmp_path / f"{name}-truth.json").write_text(json.dumps(record))
-    assert kept(tmp_path, "source") == [other]
-    assert kept(tmp_path, "") == []
+    assert kept(tmp_path, "source") == ([other], {"another: unknown": 2})
+    assert kept(tmp_path, "") == ([], {})
 
 
 def test_every_row_of_a_source_is_described_or_counted() -> None:
