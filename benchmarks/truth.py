@@ -158,7 +158,8 @@ def main() -> None:
     left_out = Counter[str]()
     wanted = [step for step in steps(given.shared, given.every, left_out) if given.only in step.source]
     if given.smallest:
-        wanted = sorted(wanted, key=lambda step: getattr(step.sizes, "layers", 99) * step.rows)[:_SMALLEST]
+        small = [step for step in wanted if step.rows and hasattr(step.sizes, "layers")]
+        wanted = sorted(small, key=lambda step: step.sizes.layers * step.rows)[:_SMALLEST]
     # Plans of one model after each other, so that it is captured once.
     wanted.sort(key=lambda step: (step.source, step.dtype, repr(step.sizes), step.rows))
     compared: list[Compared] = []

@@ -113,7 +113,8 @@ def vtrain(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
         rows = _table(folder / f"vtrain/iter_time_{name}_node_a100.csv")
         for row in rows[::step]:
             yield vtrain_step(row)
-        left_out[f"vTrain, {nodes}: only every {step}th run is simulated"] += len(rows) - len(rows[::step])
+        if step > 1:
+            left_out[f"vTrain, {nodes}: one of {step} runs is simulated"] += len(rows) - len(rows[::step])
 
 
 def megatron_a100(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
