@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from shared_data import DATA, require_data
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from published.steps import steps, vtrain_step
 from truth import Compared, choices, errors, kept, tables
 

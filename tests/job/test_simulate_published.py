@@ -19,7 +19,7 @@ from trainyard.job.reproduce import megatron, selective_recompute
 from trainyard.job.reproduce.simulated import setting_of, simulated
 from trainyard.zoo import build
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from published.steps import vtrain_step
 from truth import simulated as simulated_step
 
