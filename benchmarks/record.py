@@ -24,6 +24,8 @@ _HERE = Path(__file__).resolve().parent
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 """The command that lies beside this Python."""
 
+RECORDS = _HERE / "records"
+
 NOT_HERE = 3
 """Exit status of a benchmark that needs something that is not here."""
 
@@ -63,7 +65,7 @@ def finish(name: str, results: Mapping[str, Any], smallest: bool) -> None:
     )
 
 
-def write_record(name: str, results: Mapping[str, Any], folder: Path = _HERE / "records") -> Path:
+def write_record(name: str, results: Mapping[str, Any], folder: Path = RECORDS) -> Path:
     """Write the results of a benchmark with the time, the machine, the versions and the commit, in place of older ones.
 
     Parameters

@@ -7,8 +7,8 @@ whose kernel times are then used, too. EVERY=N takes only every N-th of the meas
 Three sources of step times are compared: "device", the description of the device alone; "layers", profiles of a model's
 layers on the device; "kernels", times of single kernels on the device. Nothing is fitted to what is compared here.
 
-The measured configurations (`truth/configurations.py`) are of three servers, each simulated with its own scheduler; their
-errors are printed by server, and there for dense models and mixtures.
+The measured configurations (`published/configurations.py`) are of three servers, each simulated with its own scheduler;
+their errors are printed by server, and there for dense models and mixtures.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from published.compared import Compared, compare, rows_of, summary
+from published.configurations import BLOCK_TOKENS, configurations
 from record import finish, not_here, parser
-from truth.compared import Compared, compare, rows_of, summary
-from truth.configurations import BLOCK_TOKENS, configurations
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache

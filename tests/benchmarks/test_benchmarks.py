@@ -146,6 +146,16 @@ RUNS = {
         needs="is no folder; give the one of the measured runs",
         slow="four large models are captured",
     ),
+    "truth": Run(
+        (
+            rf"^time   SimuMax, B200 +{N} rows  mean +{N}%  median +{N}%  worst +{N}%  signed median +{N}%  short {N}$",
+            rf"^time   vTrain, one node +{N} rows  mean +{N}%",
+            rf"^memory all of Llama +{N} rows  mean +{N}%",
+            r"^left out of SimuMax, B200: sequences that are cut over devices: 4 rows$",
+        ),
+        arguments=("../shared",),
+        needs="is no folder; give the one of the published tables",
+    ),
     # serve.py starts it, with vLLM's Python.
     "serve_vllm": Run(
         (rf"^1 requests, tokens per CPU-second: .*vllm {N}$", rf"engine_to_vllm {N}"),

@@ -54,6 +54,17 @@ def test_the_peak_is_that_of_the_type_and_tf32_must_be_asked_for(dtype, tf32, pe
     assert Roofline(tf32)(node, DEVICE) == pytest.approx(1e-6 + 2 * size**3 / (peak / 2))
 
 
+def test_products_last_at_a_rate_of_their_own_and_attention_does_not():
+    lasting = replace(DEVICE, efficiency=Efficiency(0.5, 3e6, 0.5, 0.0, 0.25))
+    size = 2**14
+    product = node_of(aten.mm.default, (size, size), (size, size))
+    # Half the rate, and the same ramp.
+    assert Roofline()(product, lasting) == pytest.approx(1e-6 + (2 * size**3 + 0.75e6 / 2) / 0.25e12)
+    heads = (1, 8, 4096, 64)
+    attention = node_of(aten._scaled_dot_product_flash_attention_for_cpu.default, *[heads] * 3, out=heads)
+    assert Roofline()(attention, lasting) == pytest.approx(1e-6 + (4 * 8 * 4096**2 * 64 + 0.75e6) / 0.5e12)
+
+
 # Half of its rates is reached at 3e6 flops of 16 bits, which take as long as 0.75e6 of float32, and at 2 kB.
 RAMPS = replace(DEVICE, memory_bandwidth_bytes_per_s=1e12, efficiency=Efficiency(0.5, 3e6, 0.25, 2e3))
 

@@ -71,6 +71,20 @@ def test_half_of_the_ceiling_is_where_the_spec_says() -> None:
     assert device.matmul_flops_per_s(half, "bfloat16") == pytest.approx(ceiling / 2)
 
 
+def test_the_lasting_rate_is_written_where_it_is_known() -> None:
+    known, other = device_named("B200"), device_named("H100")
+    assert known.efficiency.sustained_matmul_fraction == 0.49
+    assert known.to_dict()["efficiency"]["sustained_matmul_fraction"] == 0.49
+    assert "sustained_matmul_fraction" not in other.to_dict()["efficiency"]
+    for device in (known, other):
+        assert DeviceSpec.from_dict(device.to_dict()) == device
+    assert other.matmul_flops_per_s(1e12, "bfloat16", sustained=True) == other.matmul_flops_per_s(
+        1e12, "bfloat16"
+    )
+    with pytest.raises(HardwareError, match="sustained_matmul_fraction is 0; allowed: a fraction"):
+        replace(other.efficiency, sustained_matmul_fraction=0)
+
+
 def test_bad_devices_are_refused() -> None:
     device = device_named("T4")
     with pytest.raises(HardwareError, match="A100-40G, A100-80G"):

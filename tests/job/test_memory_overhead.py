@@ -77,6 +77,8 @@ def test_the_account_is_the_timeline(eight: Lowered) -> None:
         assert found.timeline.peak_bytes(rank) == found.peak_bytes[rank]
         beside = (found.memory[rank][kind] for kind in OVERHEAD_KINDS)
         assert found.tensor_bytes[rank] == found.peak_bytes[rank] - sum(beside)
+        of_process = found.memory[rank]["context"] + found.memory[rank]["communication buffers"]
+        assert found.reserved_bytes[rank] == found.peak_bytes[rank] - of_process > found.tensor_bytes[rank]
 
 
 def test_a_plan_fits_to_the_last_byte(eight: Lowered) -> None:

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.overhead import MemoryOverhead
 
-__all__ = ["OVERHEAD_KINDS", "Communicator", "communication_buffer_bytes", "fragmentation_bytes"]
+__all__ = [
+    "FRAGMENTATION",
+    "OVERHEAD_KINDS",
+    "Communicator",
+    "communication_buffer_bytes",
+    "fragmentation_bytes",
+]
 
-OVERHEAD_KINDS = ("context", "communication buffers", "fragmentation")
+FRAGMENTATION = "fragmentation"
+OVERHEAD_KINDS = ("context", "communication buffers", FRAGMENTATION)
 """What memory is used for beside tensors."""
 
 

@@ -35,16 +35,23 @@ class Efficiency:
         Fraction of the peak memory bandwidth that long streams reach, in (0, 1].
     half_memory_bytes
         Bytes read and written by a kernel that reaches half of that ceiling.
+    sustained_matmul_fraction
+        Fraction of the peak flop rate that large matrix products reach one after the other, where the limit of power
+        lowers the clock, in (0, 1]; by default ``max_matmul_fraction``. It holds for the products of a training step, not
+        for attention in one kernel.
     """
 
     max_matmul_fraction: float
     half_matmul_flops: float
     max_memory_fraction: float
     half_memory_bytes: float
+    sustained_matmul_fraction: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_matmul_fraction", "max_memory_fraction"):
+        for name in ("max_matmul_fraction", "max_memory_fraction", "sustained_matmul_fraction"):
             value = getattr(self, name)
+            if value is None:
+                continue
             if not 0.0 < value <= 1.0:
                 raise HardwareError(f"{name} is {value}; allowed: a fraction in (0, 1]; divide by the peak")
         for name in ("half_matmul_flops", "half_memory_bytes"):
@@ -173,7 +180,7 @@ class DeviceSpec:
             raise unknown_name("dtype", dtype, DTYPES, "map it to the format in which it is computed")
         return self.peak_flops_per_s[dtype]
 
-    def matmul_flops_per_s(self, flops: float, dtype: str) -> float:
+    def matmul_flops_per_s(self, flops: float, dtype: str, *, sustained: bool = False) -> float:
         """Rate reached by one matrix product of a given size.
 
         Parameters
@@ -182,6 +189,8 @@ class DeviceSpec:
             Flops of the product (2 m n k).
         dtype
             One of `DTYPES`.
+        sustained
+            Whether products follow each other for long, so that `Efficiency.sustained_matmul_fraction` holds.
 
         Returns
         -------
@@ -190,10 +199,13 @@ class DeviceSpec:
         """
         if flops <= 0:
             return 0.0
-        ceiling = self.peak(dtype) * self.efficiency.max_matmul_fraction
+        best = self.efficiency.max_matmul_fraction
+        reached = (self.efficiency.sustained_matmul_fraction if sustained else None) or best
+        ceiling = self.peak(dtype) * reached
         # The ramp is a time, the same in every dtype; `half_matmul_flops` is given for the fastest 16-bit
         # one.
         half_flops = self.efficiency.half_matmul_flops * self.peak(dtype) / self.reference_peak_flops_per_s
+        half_flops *= reached / best
         return ceiling * flops / (flops + half_flops)
 
     def describe(self) -> str:
@@ -249,7 +261,7 @@ class DeviceSpec:
             "peak_flops_per_s": dict(self.peak_flops_per_s),
             "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
             "launch_s": self.launch_s,
-            "efficiency": dict(vars(self.efficiency)),
+            "efficiency": {name: n for name, n in vars(self.efficiency).items() if n is not None},
             "source": self.source,
             "collective_launch_s": self.collective_launch_s,
             "host_bandwidth_bytes_per_s": self.host_bandwidth_bytes_per_s,
@@ -283,6 +295,7 @@ class DeviceSpec:
             efficiency, peaks = given.section("efficiency"), given.section("peak_flops_per_s")
             efficiency.what, peaks.what = f"efficiency of {name!r}", f"peak_flops_per_s of {name!r}"
             efficiency.refuse_unknown(_EFFICIENCY)
+            needed = [field for field in _EFFICIENCY if field != _LASTING or field in efficiency]
             optional = {field: given.number(field, 0.0) for field in _OPTIONAL if field in given}
             overhead = _overhead(given) if "overhead" in given else NO_OVERHEAD
             return cls(
@@ -291,7 +304,7 @@ class DeviceSpec:
                 peak_flops_per_s={dtype: peaks.positive(dtype) for dtype in peaks},
                 memory_bandwidth_bytes_per_s=given.positive("memory_bandwidth_bytes_per_s"),
                 launch_s=given.number("launch_s", 0.0),
-                efficiency=Efficiency(**{field: efficiency.number(field, 0.0) for field in _EFFICIENCY}),
+                efficiency=Efficiency(**{field: efficiency.number(field, 0.0) for field in needed}),
                 source=given.text("source"),
                 overhead=overhead,
                 **optional,
@@ -308,6 +321,7 @@ def _overhead(given: Section) -> MemoryOverhead:
 
 
 _EFFICIENCY = tuple(each.name for each in fields(Efficiency))
+_LASTING = "sustained_matmul_fraction"
 _OVERHEAD = tuple(each.name for each in fields(MemoryOverhead))
 _FIELDS = tuple(each.name for each in fields(DeviceSpec) if each.init)
 _OPTIONAL = ("collective_launch_s", "host_bandwidth_bytes_per_s")

@@ -167,6 +167,8 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "exposed_s": simulation.exposed,
         "memory_bytes": simulation.memory,
         "peak_bytes": simulation.peak_bytes,
+        "allocated_bytes": simulation.tensor_bytes,
+        "reserved_bytes": simulation.reserved_bytes,
         "memory_limit_bytes": simulation.memory_limit_bytes,
         "shares": [share._asdict() for share in simulation.shares],
         "num_bytes": simulation.num_bytes,

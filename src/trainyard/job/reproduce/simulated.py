@@ -31,3 +31,11 @@ def simulated(setting: Setting, strategies: str, optimizer: OptimizerConfig | No
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     return simulate_plan(lower(program, plan, optimizer), setting.cluster)
+
+
+def gradients_at_the_end(data: int) -> str:
+    """A strategy that sums all gradients over so many replicas at once, after the last backward pass.
+
+    So do programs that sum gradients without buckets, such as Megatron-LM with its ``DDP_impl local``.
+    """
+    return f"data_parallel(degree={data}, bucket_bytes={2**40})"

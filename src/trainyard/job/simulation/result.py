@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainyard.cost.ops import Sources
+from trainyard.cost.overhead import FRAGMENTATION
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
@@ -85,6 +86,14 @@ class Simulation(ShownOnPage):
     def tensor_bytes(self) -> tuple[int, ...]:
         """Memory of tensors on each rank: the memory that PyTorch counts as allocated."""
         return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
+
+    @property
+    def reserved_bytes(self) -> tuple[int, ...]:
+        """Memory that PyTorch's allocator holds on each rank, counted as reserved: tensors and what fits none."""
+        return tuple(
+            tensors + kinds[FRAGMENTATION]
+            for tensors, kinds in zip(self.tensor_bytes, self.memory, strict=True)
+        )
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -35,6 +35,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 
+from published.compared import Compared, compare, rows_of
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.deploy import served_model
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
@@ -46,7 +47,6 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Served
 from trainyard.serve.simulate_requests import simulate_requests
-from truth.compared import Compared, compare, rows_of
 
 REQUESTS_OF_A_CLIENT, LEAST_LENGTH, BLOCK_TOKENS, NODE_SIZE = 10, 0.8, 16, 8
 SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300", "gb200": "GB200"}

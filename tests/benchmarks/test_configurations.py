@@ -19,10 +19,10 @@ _FOLDER = str(Path(__file__).resolve().parents[2] / "benchmarks")
 @pytest.fixture
 def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(_FOLDER)
-    from truth import configurations
+    from published import configurations
 
     yield configurations
-    for name in [each for each in sys.modules if each.split(".")[0] == "truth"]:
+    for name in [each for each in sys.modules if each.split(".")[0] == "published"]:
         del sys.modules[name]
 
 
