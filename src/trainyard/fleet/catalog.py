@@ -91,6 +91,9 @@ class Entry:
 
 
 _BATCHES = "batch sizes and learning rates"
+_BACKFILLING = {"first fit": {"backfill": True}} | {
+    way: {"backfill": way} for way in ("easy", "conservative")
+}
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
 
 
@@ -143,17 +146,7 @@ def _of_gavel(
 
 
 CATALOG: tuple[Entry, ...] = (
-    _queue(
-        "fifo",
-        fifo,
-        "First in, first out",
-        {
-            "first fit": {"backfill": True},
-            "easy": {"backfill": "easy"},
-            "conservative": {"backfill": "conservative"},
-            "by priority": {"backfill": "easy", "order": "priority"},
-        },
-    ),
+    _queue("fifo", fifo, "First in, first out", _BACKFILLING),
     _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(
         "srtf",
