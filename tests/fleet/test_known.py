@@ -36,12 +36,13 @@ def test_every_attribute_is_open_or_must_be_declared() -> None:
     }
     assert (known.least_devices, known.most_devices) == (2, 8)
     assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5
-    # When it had devices in its trace is nothing that happens here, when it is ended is the cluster's rule, and what it
-    # runs is nothing to decide on.
+    # When it had devices in its trace, also before that began, is nothing that happens here, when it is ended is the
+    # cluster's rule, and what it runs is nothing to decide on.
     assert {f.name for f in fields(Job)} - everybody == NEEDS.keys() | {
         "attempts",
         "killed_after_s",
         "command",
+        "ran_s",
     }
     assert not hasattr(KnownJob(JOB, frozenset(NEEDS.values())), "attempts")
     assert set(NEEDS.values()) | {"reports"} == set(get_args(Need))
