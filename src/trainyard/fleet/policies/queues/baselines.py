@@ -53,9 +53,9 @@ def fifo(
     Raises
     ------
     FleetError
-        If ``max_jobs`` is no whole number of at least 1, or an option does not go with this way of backfilling.
+        If ``max_jobs`` is below 1, or an option does not go with this way of backfilling.
     """
-    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1 or max_jobs != int(max_jobs)):
+    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1):
         raise FleetError(
             f"max_jobs={shown(max_jobs)} with backfill={backfill!r}; allowed is a whole number of at least 1, with "
             "backfill='conservative'"
