@@ -40,9 +40,9 @@ def test_every_attribute_is_open_or_must_be_declared() -> None:
     # what it runs is nothing to decide on.
     assert {f.name for f in fields(Job)} - everybody == NEEDS.keys() | {
         "attempts",
-        "ran_s",
         "killed_after_s",
         "command",
+        "ran_s",
     }
     assert not hasattr(KnownJob(JOB, frozenset(NEEDS.values())), "attempts")
     assert set(NEEDS.values()) | {"reports"} == set(get_args(Need))

@@ -42,6 +42,9 @@ __all__ = ["CATALOG", "Entry", "find", "parse_policies", "parse_policy", "split_
 
 
 _BATCHES = "batch sizes and learning rates"
+_BACKFILLING = {"first fit": {"backfill": True}} | {
+    way: {"backfill": way} for way in ("easy", "conservative")
+}
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
 
 
@@ -94,17 +97,7 @@ def _of_gavel(
 
 
 CATALOG: tuple[Entry, ...] = (
-    _queue(
-        "fifo",
-        fifo,
-        "First in, first out",
-        {
-            "first fit": {"backfill": True},
-            "easy": {"backfill": "easy"},
-            "conservative": {"backfill": "conservative"},
-            "by priority": {"backfill": "easy", "order": "priority"},
-        },
-    ),
+    _queue("fifo", fifo, "First in, first out", _BACKFILLING),
     _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(
         "srtf",

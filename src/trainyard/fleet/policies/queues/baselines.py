@@ -5,6 +5,12 @@ References
 FIFO, shortest job first, shortest remaining time first and least attained service are textbook disciplines; L. Kleinrock,
 "Queueing Systems, Volume 2", Wiley 1976, chapter 4.
 
+EASY backfilling: D. A. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995. Conservative backfilling: D. G. Feitelson
+and A. Mu'alem Weil, "Utilization and Predictability in Scheduling the IBM SP2 with Backfilling", IPPS 1998. Both:
+A. W. Mu'alem and D. G. Feitelson, IEEE TPDS 12(6), 2001. Slurm differs in that it keeps whole nodes for jobs that wait,
+plans at intervals, and computes priorities anew while jobs wait. Here it is devices, at every event, by the priorities of
+the trace.
+
 Fidelity: exact.
 """
 
@@ -47,9 +53,9 @@ def fifo(
     Raises
     ------
     FleetError
-        If ``max_jobs`` is no whole number of at least 1, or an option does not go with this way of backfilling.
+        If ``max_jobs`` is below 1, or an option does not go with this way of backfilling.
     """
-    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1 or max_jobs != int(max_jobs)):
+    if max_jobs is not None and (backfill != "conservative" or max_jobs < 1):
         raise FleetError(
             f"max_jobs={shown(max_jobs)} with backfill={backfill!r}; allowed is a whole number of at least 1, with "
             "backfill='conservative'"
