@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -17,6 +16,7 @@ from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.slurm import SlurmBackend
 from trainyard.fleet.run.slurm_nodes import slurm_cluster
 
+MakeBackend = Callable[[Path], DirectoryBackend]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S)]
 # A job of two devices lies on both nodes.
 NODES = (1, 1)
@@ -29,16 +29,18 @@ EVERY = [
 ]
 
 
-@contextmanager
-def slurm(folder: Path) -> Iterator[Callable[[Path], DirectoryBackend]]:
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBackend]:
+    """Make backends on nodes of Slurm."""
     if reason := why_no_slurm():
         pytest.skip(reason)
-    with running_slurm(folder, NODES):
+    with running_slurm(tmp_path_factory.mktemp("slurm"), NODES):
         yield lambda jobs: SlurmBackend(slurm_cluster(), jobs)
 
 
-@contextmanager
-def ray(folder: Path) -> Iterator[Callable[[Path], DirectoryBackend]]:
+@pytest.fixture(scope="module")
+def ray() -> Iterator[MakeBackend]:
+    """Make backends on nodes of Ray."""
     package: Any = pytest.importorskip("ray", reason="needs Ray: pip install 'trainyard-ml[ray]'")
     from ray.cluster_utils import Cluster
 
@@ -55,15 +57,9 @@ def ray(folder: Path) -> Iterator[Callable[[Path], DirectoryBackend]]:
         cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
-def backend_on(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A backend on nodes of a manager, for a folder of jobs."""
-    with {"slurm": slurm, "ray": ray}[request.param](tmp_path_factory.mktemp(request.param)) as backend:
-        yield backend
-
-
-@pytest.mark.parametrize(("backend_on", "name", "policy"), EVERY, indirect=["backend_on"])
+@pytest.mark.parametrize(("manager", "name", "policy"), EVERY)
 def test_a_preempted_job_ends_as_an_uninterrupted_one(
-    backend_on: Callable[[Path], DirectoryBackend], name: str, policy: str, tmp_path: Path
+    manager: str, name: str, policy: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    check_ends_as_alone(name, policy, backend_on(tmp_path / "jobs"), tmp_path / "alone")
+    make_backend: MakeBackend = request.getfixturevalue(manager)
+    check_ends_as_alone(name, policy, make_backend(tmp_path / "jobs"), tmp_path / "alone")
