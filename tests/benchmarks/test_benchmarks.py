@@ -63,6 +63,12 @@ RUNS = {
             rf"^large decisions, gavel_hierarchical: num_jobs 8, .*first_s {N}, mean_s {N}, slowest_s {N}$",
         )
     ),
+    "fleet_python": Run(
+        tuple(
+            rf"^{name}, 60 jobs: cpu_s {N}, num_decisions {N}, mean_waiting_s {N}, mean_completion_s {N}$"
+            for name in ("sorts columns", "looks at jobs", r"fair\.py", "srtf in Python")
+        )
+    ),
     "fleet_real": Run(
         (
             rf"^  job0: predicted {N} s, measured {N} s, {N}%$",
