@@ -23,6 +23,7 @@ from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
+from trainyard.reading.arguments import WrongTypeError
 
 CLUSTERS = {"60_job.csv": Cluster.uniform(4, 4), "cluster01_job.csv": Cluster.uniform(32, 4)}
 POLICIES: dict[str, Callable[[], Priority]] = {
@@ -194,3 +195,36 @@ def test_easy_starts_jobs_without_a_limit() -> None:
     jobs[0] = declared_job("a", 0, 2, 100, limit_s=100.0)
     done = finished(simulate_fleet([*jobs, limited], Cluster.uniform(1, 4), easy))
     assert done == {"a": 100, "b": 110, "c": 120, "d": 13}
+
+
+def test_jobs_of_a_preemptible_partition_lose_what_others_need() -> None:
+    """The last to come loses first, nobody in vain, and they come back when others have ended."""
+    jobs = [
+        declared_job("low", 0.0, 2, 100.0, virtual_cluster="night"),
+        declared_job("later", 1.0, 2, 100.0, virtual_cluster="night"),
+        declared_job("fits", 2.0, 4, 10.0, virtual_cluster="day"),
+        declared_job("urgent", 5.0, 2, 50.0),
+        declared_job("all", 6.0, 8, 5.0, virtual_cluster="day"),
+        declared_job("small", 7.0, 2, 20.0, virtual_cluster="night"),
+    ]
+    run = simulate_fleet(jobs, parse_cluster("2x4"), fifo(True, preemptible=("night",)), keep_spans=True)
+    assert run.spans is not None
+    had = [(span.job, span.start_s, span.end_s) for span in run.spans]
+    assert sorted(had) == [
+        ("all", 55.0, 60.0),
+        ("fits", 2.0, 12.0),
+        ("later", 1.0, 5.0),
+        ("later", 12.0, 55.0),
+        ("later", 60.0, 113.0),
+        ("low", 0.0, 55.0),
+        ("low", 60.0, 105.0),
+        ("small", 12.0, 32.0),
+        ("urgent", 5.0, 55.0),
+    ]
+
+
+def test_a_preemptible_partition_goes_with_first_fit() -> None:
+    with pytest.raises(FleetError, match=r"preemptible=.*with backfill='easy'; allowed is backfill=True"):
+        fifo("easy", preemptible=("night",))
+    with pytest.raises(WrongTypeError, match="preemptible is the string 'night'; allowed is a list of names"):
+        fifo(True, preemptible="night")  # type: ignore[arg-type]

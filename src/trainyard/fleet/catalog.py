@@ -42,8 +42,11 @@ __all__ = ["CATALOG", "Entry", "find", "parse_policies", "parse_policy", "split_
 
 
 _BATCHES = "batch sizes and learning rates"
-_BACKFILLING = {"first fit": {"backfill": True}} | {
-    way: {"backfill": way} for way in ("easy", "conservative")
+_FIFO: Mapping[str, Mapping[str, Any]] = {
+    "first fit": {"backfill": True},
+    "easy": {"backfill": "easy"},
+    "conservative": {"backfill": "conservative"},
+    "preemptible partition": {"backfill": True, "preemptible": ("night",)},
 }
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
 
@@ -97,7 +100,7 @@ def _of_gavel(
 
 
 CATALOG: tuple[Entry, ...] = (
-    _queue("fifo", fifo, "First in, first out", _BACKFILLING),
+    _queue("fifo", fifo, "First in, first out", _FIFO),
     _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(
         "srtf",

@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from trainyard.fleet import compiled_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.policies.queues.backfill import Backfilling
 from trainyard.fleet.policies.queues.backfill_jobs import NEEDS_OF, Order, urgency
 from trainyard.fleet.policy import Priority
-from trainyard.fleet.snapshot import Need
+from trainyard.fleet.snapshot import Floats, Need, Snapshot
 from trainyard.reading import shown
+from trainyard.reading.arguments import name_list
 
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
@@ -35,6 +38,7 @@ def fifo(
     one_queue: bool = False,
     order: Order = "arrival",
     max_jobs: int | None = None,
+    preemptible: tuple[str, ...] = (),
 ) -> Priority | Backfilling:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
 
@@ -49,12 +53,16 @@ def fifo(
         first, then by arrival.
     max_jobs : under conservative backfilling, how many jobs of the queue are looked at (``bf_max_job_test`` of Slurm); by
         default all.
+    preemptible : partitions whose jobs lose their devices when a job of another partition finds no place without them
+        (a lower ``PriorityTier`` with ``PreemptMode=REQUEUE`` in Slurm). It goes with ``backfill=True``.
 
     Raises
     ------
     FleetError
         If ``max_jobs`` is below 1, or an option does not go with this way of backfilling.
     """
+    if preemptible:
+        return _preempting(name_list("preemptible", preemptible), backfill, order)
     if max_jobs is not None and (backfill != "conservative" or max_jobs < 1):
         raise FleetError(
             f"max_jobs={shown(max_jobs)} with backfill={backfill!r}; allowed is a whole number of at least 1, with "
@@ -77,6 +85,24 @@ def fifo(
         in_turn=order == "arrival",
         compiled_key=compiled_policy.BY_ARRIVAL if order == "arrival" else None,
     )
+
+
+def _preempting(preemptible: tuple[str, ...], backfill: bool | str, order: Order) -> Priority:
+    """Return the policy that stops jobs of some partitions for those of others."""
+    if backfill is not True:
+        raise FleetError(
+            f"preemptible={shown(preemptible)} with backfill={backfill!r}; allowed is backfill=True: a job that waits "
+            "for more than it can take from others holds up nobody"
+        )
+
+    def place_in_queue(snapshot: Snapshot) -> Floats:
+        partitions = snapshot.group("virtual_cluster")
+        is_preemptible = np.isin(snapshot.groups("virtual_cluster"), preemptible)[partitions]
+        first = -urgency(snapshot) if order == "priority" else snapshot.arrival_s
+        in_order = np.lexsort((snapshot.arrival_s, first, snapshot.held == 0, is_preemptible))
+        return in_order.argsort().astype(np.float64)
+
+    return Priority(place_in_queue, NEEDS_OF[order], preempts=True)
 
 
 def sjf() -> Priority:
