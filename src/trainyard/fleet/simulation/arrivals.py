@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.records import Submitted, Unfit
-from trainyard.fleet.workload.job import Adaptive, Job
+from trainyard.fleet.workload.job import Adaptive, Declared, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
 
 _INF = float("inf")
@@ -101,7 +101,10 @@ class Arrivals:
         return self._allocator.allowed(job)
 
     def _check_length(self, job: Job, bits: int) -> None:
-        if not isinstance(job.profile, Adaptive):
+        profile = job.profile
+        if self._round_s is None and isinstance(profile, Declared) and job.num_devices >= profile.num_devices:
+            return  # it takes its work at most, which `check_times` looks at
+        if not isinstance(profile, Adaptive):
             check_duration(job, self._allocator.pending.fair.alone_s(job, bits), self._round_s)
 
     def _leave_out(self, job: Job, error: UnfitJobError) -> None:
