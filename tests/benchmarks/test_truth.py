@@ -37,6 +37,9 @@ def test_a_row_becomes_the_plan_that_was_run() -> None:
     assert step.strategies.startswith(
         "megatron(tensor=2, pipeline=1, data=32, microbatch_rows=8, stages_per_rank=1, overlap=False)"
     )
+    assert (
+        f"data_parallel(degree=32, bucket_bytes={2**40})" in step.strategies
+    )  # no sum of gradients is hidden
     assert "sublinear(segments=30)" in step.strategies
 
 
