@@ -22,6 +22,7 @@ from trainyard.job.run.train import train
 
 PAIRS = {"zero3 to tensor": ({"data": 2, "zero": 3}, {"tensor": 2})}
 SLOW_PAIRS = {
+    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
     "interleaved to tensor and data": (
         {"pipeline": 2, "per_rank": 2, "schedule": "interleaved"},
         {"tensor": 2, "data": 2, "zero": 3},
@@ -29,7 +30,6 @@ SLOW_PAIRS = {
     "everything to nothing": ({"tensor": 2, "data": 2, "zero": 3, "recompute": True}, {}),
 }
 LONG_PAIRS = {
-    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
     "tensor to zero2": ({"tensor": 2}, {"data": 2, "zero": 2, "microbatches": 4}),
     "one to pipeline and data": ({}, {"data": 2, "pipeline": 2, "zero": 1}),
 }
