@@ -150,10 +150,8 @@ NAMES = {
     "srun": tuple(name for name in TASK if name not in ("SLURM_NODEID", "SLURM_STEP_ID")),
 }
 SLOW = pytest.mark.slow
-LONG = [
-    pytest.mark.slow,
-    pytest.mark.long,
-]  # every launcher is there in CI, with a script or with the command
+# CI has every launcher once, with a script or with the command.
+LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 def started(arguments, variables, folder):
