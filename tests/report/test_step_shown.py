@@ -28,6 +28,7 @@ from shown_cells import (
 
 from trainyard.cli.training import _body, _document, _said
 from trainyard.cost.ops import Sources
+from trainyard.cost.overhead import OVERHEAD_KINDS
 from trainyard.job.plan import Mesh, Plan, Stage
 from trainyard.job.planning import Planned
 from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
@@ -85,6 +86,8 @@ def made_simulation(*, fits: bool = True) -> Simulation:
 
 SIMULATED = made_simulation()
 PEAKS = [sum(each.values()) for each in SIMULATED.memory]
+# What frameworks and collectives have, and what fits no tensor, is not allocated.
+ALLOCATED = [sum(each.values()) - sum(each[kind] for kind in OVERHEAD_KINDS) for each in SIMULATED.memory]
 FOUND = [
     RunnerUp("next", 0.0911, PEAKS[0], is_simulated=True),
     RunnerUp("last", 0.1433, 99 * 2**30, is_simulated=False),
@@ -163,6 +166,10 @@ def test_a_document_of_a_prediction_has_each_number_in_its_field() -> None:
         "exposed_s": {"all_reduce": 0.0041},
         "memory_bytes": SIMULATED.memory,
         "peak_bytes": tuple(PEAKS),
+        "allocated_bytes": tuple(ALLOCATED),
+        "reserved_bytes": tuple(
+            size + each["fragmentation"] for size, each in zip(ALLOCATED, SIMULATED.memory, strict=True)
+        ),
         "memory_limit_bytes": (round(1.7 * PEAKS[0]), round(1.2 * PEAKS[1])),
         "shares": [
             {
