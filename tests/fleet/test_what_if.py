@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleet.runs import finished
+from runs import finished
 
 import trainyard as ty
 from trainyard.fleet.groups import num_not_done
