@@ -43,6 +43,7 @@ def test_what_is_left_of_length_and_limit(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("a,0,1,100,150,100", "'ran_s'.*got '100', allowed is a number below length_s, 100"),
+        ("a,0,1,0,150,5", "'ran_s'.*got '5', allowed is a number below length_s, 0"),
         ("a,0,1,100,150,-1", "'ran_s'.*a number of at least 0"),
         ("a,0,1,100,150,x", "'ran_s'"),
     ],

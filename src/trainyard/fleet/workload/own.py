@@ -207,7 +207,7 @@ def _ran_s(row: Row, length_s: float) -> float:
     if "length_s" not in row.fields or "command" in row.fields:
         raise row.error("ran_s", "a job with length_s and without a command")
     ran_s = row.number("ran_s")
-    if ran_s >= length_s > 0:
+    if ran_s and ran_s >= length_s:
         raise row.error("ran_s", f"a number below length_s, {length_s:g}")
     return ran_s
 
