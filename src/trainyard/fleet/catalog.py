@@ -136,7 +136,7 @@ CATALOG: tuple[Entry, ...] = (
     Entry(
         "drf",
         drf,
-        "Dominant resource fairness: jobs of the user with the smallest dominant share of devices, processors and memory first",
+        "Dominant resource fairness over devices, processors and memory: the user with the smallest share first",
         'Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", NSDI 2011',
         "simplified",
         "tests/fleet/policies/test_drf.py",

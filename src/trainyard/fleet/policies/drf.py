@@ -194,8 +194,8 @@ def drf(
     ----------
     by : owners whose dominant shares are made equal: "user" or "account".
     weights : pairs of a user or an account and its weight; all others have weight 1.
-    backfill : whether later jobs may start before a job that does not fit. If not, jobs wait behind it that could use some
-        of the same nodes.
+    backfill : whether later jobs may start before a job that does not fit. If not, those that could use some of the same
+        nodes wait behind it.
 
     Returns
     -------

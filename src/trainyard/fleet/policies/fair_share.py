@@ -150,8 +150,8 @@ def fair_share(
     by : "user" for the tree of accounts and their users, "account" for accounts alone.
     half_life_s : seconds in which usage is halved (``PriorityDecayHalfLife``); None for usage that always counts in full.
     account_shares, user_shares : pairs of a name and its shares; all others have one share.
-    backfill : whether later jobs may start before a job that does not fit. If not, jobs wait behind it that could use some
-        of the same nodes.
+    backfill : whether later jobs may start before a job that does not fit. If not, those that could use some of the same
+        nodes wait behind it.
     period_s : seconds after which the order is computed again while jobs wait (``PriorityCalcPeriod``).
 
     Returns
