@@ -210,8 +210,8 @@ def test_nobody_is_there_during_maintenance_and_a_job_without_a_limit_waits_for_
         ("order='size'", "option order of fifo must be 'arrival' or 'priority'"),
         ("max_jobs=5", "max_jobs=5 with backfill=False; allowed is a whole number of at least 1, with"),
         ("backfill='conservative', max_jobs=0", "max_jobs=0 with backfill='conservative'"),
-        ("backfill='conservative', max_jobs=1.5", "option max_jobs of fifo must be a whole number"),
-        ("backfill='conservative', one_queue=True", "keeps a place for every job.*leave one_queue out"),
+        ("backfill='conservative', max_jobs=1.5", "max_jobs of fifo must be a whole number"),
+        ("backfill='conservative', one_queue=True", "reserves devices for every job.*leave one_queue out"),
     ],
 )
 def test_options_that_cannot_be(options: str, said: str) -> None:

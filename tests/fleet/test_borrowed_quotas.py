@@ -140,8 +140,8 @@ def test_all_jobs_run_when_a_simulator_of_another_hand_runs_them(policy: str, mo
     ("what_if", "said"),
     [
         ("borrow=all", "borrow is for quotas; add quota=ACCOUNT:DEVICES"),
-        ("quota=a:4 borrow=some", "borrow is 'some'; allowed are a number of devices, and all"),
-        ("quota=a:4 borrow=-1", "borrow is '-1'; allowed are a number of devices, and all"),
+        ("quota=a:4 borrow=some", "borrow is 'some'; allowed is a number of devices, or all"),
+        ("quota=a:4 borrow=-1", "borrow is '-1'; allowed is a number of devices, or all"),
         ("quota=a:4 borrow=1 borrow=2", "says borrow twice; keep one"),
     ],
 )

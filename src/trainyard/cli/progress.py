@@ -17,14 +17,14 @@ from trainyard.reading import visible
 __all__ = ["ProgressLog", "showing_progress"]
 
 _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 10.0
-_SAY_PART = 0.1  # of the time so far: work of hours fills no log
+_SAY_PART = 0.1  # of the time so far, so that a long run does not fill a log
 _saying = threading.Lock()
 # A process that is forked in the middle of a line would inherit the locks of stderr.
 os.register_at_fork(before=_saying.acquire, after_in_parent=_saying.release, after_in_child=_saying.release)
 
 
 class ProgressLog:
-    """Print progress to a log: one line for each new stage, else one every ten seconds, later every tenth of the time.
+    """Print progress to a log: a line for each new stage, else every ten seconds, and less often in long runs.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class ProgressLog:
 
 
 class _Timed:
-    """Text of a line that is rewritten: the stage that runs, its part, and the seconds so far."""
+    """A progress line that a terminal rewrites: seconds so far, stage, and part of the stage."""
 
     def __init__(self, stage: str) -> None:
         self._text, self._began_s = stage, time.monotonic()

@@ -117,12 +117,12 @@ CATALOG: tuple[Entry, ...] = (
     Entry(
         "fair_share",
         fair_share,
-        "Least usage of an account and of its user first, with usage that decays (Slurm's Fair Tree)",
+        "Slurm's Fair Tree: jobs of accounts and users with the least decayed usage for their shares first",
         'Cox and Morrison, "Fair Tree Fairshare Algorithm", Brigham Young University 2014, in Slurm since 14.11',
         "simplified",
         "tests/fleet/policies/test_fair_share.py",
         left_out="accounts within accounts, users beside accounts, and shares taken from the parent; the other factors "
-        "of Slurm's priority, such as age and size; usage is devices times time, and not of processors and memory",
+        "of Slurm's priority, such as age and size; usage is devices times time, without processors and memory",
         variants={
             "first fit": {"backfill": True},
             "by account": {"by": "account"},
@@ -132,12 +132,12 @@ CATALOG: tuple[Entry, ...] = (
     Entry(
         "drf",
         drf,
-        "The user with the smallest dominant share of devices, processors and memory first",
+        "Dominant resource fairness over devices, processors and memory: the user with the smallest share first",
         'Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", NSDI 2011',
         "simplified",
         "tests/fleet/policies/test_drf.py",
-        left_out="weights by resource: a user has one weight. Devices of all types are one resource; a task is a job, "
-        "whose devices must lie as the placement has it, where the paper counts resources only",
+        left_out="weights by resource: a user has one weight. Devices of all types are one resource. A task is a job, "
+        "whose devices must satisfy the placement; the paper only counts resources",
         variants={"first fit": {"backfill": True}, "by account": {"by": "account"}},
     ),
     Entry(

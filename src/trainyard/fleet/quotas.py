@@ -1,19 +1,19 @@
 """Quotas: devices that the jobs of one account have in use at once, under a policy that only orders jobs.
 
-Jobs count against the quota of their account in the order of the policy, also while they find no place. A job that would
-exceed it waits, and holds nobody up.
+Jobs count against the quota of their account in the order of the policy, also while no place is free for them. A job that
+would exceed the quota waits, and does not hold up other jobs.
 
 With borrowing, such a job may use what other accounts leave unused. The rule is that of a cohort of cluster queues in
 Kueue (``nominalQuota``, ``borrowingLimit``, ``reclaimWithinCohort: Any``), and of queues with a ``capacity`` and a
 ``maximum-capacity`` in YARN's capacity scheduler:
 
-1. Jobs within the quotas of their accounts come first, in the order of the policy, running and waiting ones alike.
-2. Then the others follow in the same order. One of them borrows if all accounts together have no more in use than the
-   sum of their quotas, and its account no more than its quota and what it may borrow. What jobs of step 1 ask for
-   counts as in use while they wait.
+1. Jobs within the quotas of their accounts come first, in the order of the policy, running or waiting.
+2. The other jobs follow in the same order. A job borrows if all accounts together then use no more than the sum of their
+   quotas, and its account no more than its quota and its limit of borrowing. Devices that waiting jobs of step 1 ask for
+   count as in use.
 
-So an account with a waiting job within its quota gets its devices back: under a policy that takes devices away, at once;
-under one that does not, no job borrows them any more, and it gets those that become free.
+So an account with a waiting job within its quota gets its devices back. Under a policy that preempts, it gets them at
+once. Under another, no further job borrows, and the account gets devices as they become free.
 
 References
 ----------
@@ -47,14 +47,14 @@ _INF = float("inf")
 
 @dataclass(frozen=True)
 class Quotas:
-    """The devices that each account has at once.
+    """The most devices that each account may use at once.
 
     Attributes
     ----------
     by_account : names of accounts with their quotas. With borrowing, these accounts lend and borrow.
     every : quota of each account that is not named; None for no limit. Jobs without an account have no quota.
-    borrow : devices that an account may have beyond its quota while others leave theirs unused; infinite for any number,
-        0 for none.
+    borrow : devices that an account may use beyond its quota while other accounts leave theirs unused; infinite for no
+        limit, 0 for no borrowing.
     """
 
     by_account: tuple[tuple[str, int], ...]
@@ -78,7 +78,7 @@ class Quotas:
         return min(self.named[account] + self.borrow, sum(self.named.values()))
 
     def naming(self, jobs: Iterable[Job]) -> Quotas:
-        """Return the same quotas with each account of some jobs by its name."""
+        """Return these quotas with a quota by name for each account of the jobs."""
         if self.every is None:
             return self
         named = dict.fromkeys(sorted({job.account for job in jobs} - {""}), self.every) | dict(
@@ -105,7 +105,7 @@ class Quotas:
 def takes_quotas(policy: Policy) -> bool:
     """Return whether a policy only orders jobs, so that some of them can be kept out of its order."""
     # A policy that reads time limits reserves places for waiting jobs, also for those that a quota keeps waiting.
-    # One that tries places names only the jobs that find one, counting on those before them.
+    # A policy that tries places returns only jobs that fit beside the jobs before them: none of these may be taken out.
     traits = traits_of(policy)
     return traits.supports >= ORDERED and not traits.tries_places and "limit" not in policy.needs
 
@@ -163,10 +163,10 @@ class _Counted:
 
     Attributes
     ----------
-    num_free : devices that jobs get before one without a place holds up all others.
-    in_use : devices of every account, also of its jobs that count and wait.
-    beyond : jobs that exceed the quotas of their accounts: place in the order, devices and account of each.
-    refused : jobs that ask for more than their accounts may ever have, by number, and why.
+    num_free : devices that are left until a job without a place holds up all others.
+    in_use : devices of every account, those of counted waiting jobs included.
+    beyond : jobs that exceed the quotas of their accounts, as (place in the order, devices, account).
+    refused : reasons by the number of a job that asks for more than its account may ever have.
     """
 
     quotas: Quotas
@@ -214,7 +214,7 @@ class _Counted:
         return kept
 
     def _count(self, place: int, size: int, account: str, kept: list[int]) -> bool:
-        """Count a job as in use; whether no job after it can start, whatever it is."""
+        """Count the devices of a job as in use; return whether no job after it can start."""
         self.in_use[account] += size
         self.num_free -= size
         kept.append(place)
@@ -227,7 +227,7 @@ class _Counted:
 
 
 def _only(queue: Queue, places: Ints, reordered: bool) -> Queue:
-    """Return the queue of the jobs at some places; it blocks no later jobs if any job is left out or reordered."""
+    """Return the queue of the jobs at these places; it does not block later jobs if jobs are left out or reordered."""
     columns: dict[str, Any] = {
         name: column[places] for name, column in queue._asdict().items() if isinstance(column, np.ndarray)
     }

@@ -142,7 +142,7 @@ class Snapshot:
     )
 
     owner = Column[Ints](
-        "Number of the owner of every job, its account and user, in `owners`.",
+        "Index in `owners` of the account and user of every job.",
         lambda s: s._table.owners.of(s.rows),
     )
     fair_s = Column[Floats](
@@ -154,12 +154,12 @@ class Snapshot:
 
     @cached_property
     def owners(self) -> tuple[Owner, ...]:
-        """Accounts with their users whose jobs are there or were, also of jobs that are not in this snapshot."""
+        """Pairs of account and user of all present and past jobs, also of jobs outside this snapshot."""
         self._table.owners.of(self._table.active)
         return tuple(self._table.owners.all)
 
     def owner_groups(self, by: str) -> tuple[Sequence[str], Ints]:
-        """Return the names of all users or accounts, and for every owner the index of its own.
+        """Return the names of all users or accounts, and for each owner the index of its name.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class Snapshot:
 
     @property
     def usage_device_s(self) -> Floats:
-        """Device time that every owner has used, by its number; with the half-life that the policy's traits give.
+        """Usage of every owner in device seconds, by its number in `owners`, with the half-life in the policy's traits.
 
         Raises
         ------
@@ -183,20 +183,19 @@ class Snapshot:
         return self._table.usage.device_s
 
     def held_by_owner(self) -> Floats:
-        """Return what all running jobs hold, by number of their owner, also jobs that are not in this snapshot.
+        """Return the resources of all running jobs by the number of their owner, also of jobs outside this snapshot.
 
         Returns
         -------
         A row for every owner: devices, processors and bytes of memory. A job that asks for no processors or no memory
-        holds those that go with its devices: the mean share of a device of that type.
+        counts with the mean share that goes with a device of its type.
         """
         return self._table.held_by_owner(shares_by_type(self.cluster))
 
     def group(self, by: str) -> Ints:
-        """Return the number of the group of every job; policies compute with these faster than with names.
+        """Return the number of the group of every job: arrays of numbers are faster than names.
 
-        Jobs are in one group if the attribute is the same. A group has its number at every decision of a run; the groups
-        are numbered from 0.
+        Jobs with an equal attribute are one group. Groups are numbered from 0, and keep their numbers during a run.
 
         Parameters
         ----------
@@ -211,7 +210,7 @@ class Snapshot:
         return of_jobs.astype(np.int64)
 
     def groups(self, by: str) -> tuple[Any, ...]:
-        """Return the attribute of the jobs of every group that `group` has numbered until now."""
+        """Return the attribute of every group that `group` has numbered, by the group's number."""
         return tuple(self._table.groups.get(by, ()))
 
     def devices_of_unlisted_jobs(self, by: str) -> Counter[str]:
@@ -245,7 +244,7 @@ class Snapshot:
         return self._known(int(self.rows[number]))
 
     def _known(self, row: int) -> KnownJob:
-        """Return the job of a row; it is the same object at every decision."""
+        """Return the job of a row, the same object at every decision."""
         known = self._table.known_to(self.needs)
         if known[row] is None:
             known[row] = KnownJob(self._table.job(row), self.needs)

@@ -1,4 +1,4 @@
-"""Columns of a snapshot: a fact of all its jobs, found when it is first read."""
+"""Columns of a snapshot: a fact of all its jobs, computed when it is first read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _Found = TypeVar("_Found")
 
 
 class Column(cached_property[_Found]):
-    """A fact of all jobs in a snapshot, by their number; found when it is first read.
+    """A fact of all jobs in a snapshot, by their number; computed when it is first read.
 
     Parameters
     ----------
     said : a sentence that describes the fact.
-    find : finds the fact; by default it is the column of that name of the job table.
-    needs : needs that a policy has to declare to read it.
+    find : computes the fact; by default it is the column of the same name in the job table.
+    needs : needs that a policy must declare to read the column.
     """
 
     def __init__(

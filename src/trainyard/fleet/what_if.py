@@ -7,8 +7,8 @@ A what-if is one or several changes with spaces between::
     -2x8xV100+2x8xA100             swap nodes
     limit=24h                      end jobs that have had devices for that time
     priority=1:10,2-8:5            priorities by the number of devices that a job asks for
-    quota=vision:8,*:16            most devices that an account has at once; * is each account that is not named
-    borrow=all                     accounts may use what others leave of their quotas; borrow=4, that many each
+    quota=vision:8,*:16            most devices that an account may use at once; * is each account that is not named
+    borrow=all                     accounts may use what others leave of their quotas; borrow=4: at most 4 devices each
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["WhatIf", "parse_what_if", "parse_what_ifs"]
 
 _ALLOWED = (
     "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h, priority=1:10,2-8:5, "
-    "quota=vision:8,*:16 and with it borrow=all or borrow=4, with spaces between several"
+    "quota=vision:8,*:16 with borrow=all or borrow=4 beside it; several have spaces between them"
 )
 _QUOTA = re.compile(r"(.+):(\d{1,9})", re.ASCII)
 _PRIORITY = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?:(-?\d{1,9})", re.ASCII)
@@ -109,7 +109,7 @@ class WhatIf:
 
         Parameters
         ----------
-        jobs : whose accounts lend and borrow.
+        jobs : all jobs of the run; `*` stands for those of their accounts that have no quota by name.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class WhatIf:
         if not takes_quotas(policy):
             names = [entry.name for entry in CATALOG if takes_quotas(entry.factory())]
             raise FleetError(
-                f"{name} does more than put jobs in an order, and knows no quotas; policies that take quotas are "
+                f"{name} does more than put jobs in an order, and takes no quotas; with default options these do: "
                 f"{', '.join(names)}"
             )
         return QuotaPolicy(policy, self.quotas.naming(jobs), name)
@@ -232,7 +232,7 @@ def _borrow(value: str, text: str) -> float:
         return math.inf
     if not re.fullmatch(r"\d{1,9}", value, re.ASCII):
         raise FleetError(
-            f"what-if {shown(text)}: borrow is {shown(value)}; allowed are a number of devices, and all"
+            f"what-if {shown(text)}: borrow is {shown(value)}; allowed is a number of devices, or all"
         )
     return float(value)
 

@@ -1,4 +1,4 @@
-"""Reservations: nodes that are kept for somebody, or for maintenance, for a time that is known before."""
+"""Reservations: nodes kept for some users or accounts, or for maintenance, in a time known beforehand."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Reservation"]
 
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes that only some jobs may have for a time.
+    """Nodes that only some jobs may use for a time.
 
     Attributes
     ----------
     from_s, until_s
-        When it begins and ends, counted as arrivals of jobs are.
+        Begin and end, in seconds on the clock of the arrivals of jobs.
     nodes
-        Their numbers.
+        Numbers of the nodes.
     users, accounts
-        Jobs of these users and accounts may have the nodes; nobody if both are empty, as for maintenance.
+        Users and accounts whose jobs may use the nodes. If both are empty, no job may: maintenance.
     """
 
     from_s: float
@@ -33,11 +33,11 @@ class Reservation:
     accounts: tuple[str, ...] = ()
 
     def is_for(self, user: str, account: str) -> bool:
-        """Return whether jobs of a user and account may have the nodes."""
+        """Return whether jobs of a user and account may use the nodes."""
         return user in self.users or account in self.accounts
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form, as it is written in a file."""
+        """Return the plain form, as it is written in a file."""
         whose = {"users": list(self.users), "accounts": list(self.accounts)}
         return {"from_s": self.from_s, "until_s": self.until_s, "nodes": nodes_text(self.nodes)} | {
             name: names for name, names in whose.items() if names
@@ -45,12 +45,12 @@ class Reservation:
 
     @classmethod
     def read(cls, given: Section, num_nodes: int) -> Reservation:
-        """From a file: ``{from_s: 3600, until_s: 7200, nodes: 0-7, accounts: [vision]}``.
+        """Read a reservation from a file: ``{from_s: 3600, until_s: 7200, nodes: 0-7, accounts: [vision]}``.
 
         Raises
         ------
         ReadingError
-            If it is not written so.
+            If it has another form.
         """
         given.refuse_unknown(("from_s", "until_s", "nodes", "users", "accounts"))
         if "nodes" not in given:
@@ -64,7 +64,7 @@ class Reservation:
 
 
 def _names(given: Section, key: str) -> tuple[str, ...]:
-    """Read a list of names; without one, none."""
+    """Read a list of names; return none if the key is missing."""
     if key not in given:
         return ()
     names = given.texts(key)

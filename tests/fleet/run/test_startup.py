@@ -162,7 +162,7 @@ def test_the_prediction_counts_starts_of_jobs(tmp_path: Path, capsys: pytest.Cap
     lines = err.splitlines()
     assert lines[0].startswith("a start of gpt-tiny on 1 device takes ")
     assert lines[1].startswith("a start of a command on 1 device takes ")
-    assert lines[2].startswith("not counted: what a command does before its first step")
+    assert lines[2].startswith("not predicted: the start of a command itself")
     assert lines[3].startswith("2 jobs; predicted to be done after ")
     assert lines[-1].endswith(" ends")
     assert not list(folder.glob("measured*"))

@@ -35,12 +35,12 @@ class Options(RunningOptions):
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     start: Annotated[DurationOrZero | None, DURATION] = None
-    """Time that a job needs to start before its first step, for the prediction; by default as --restart, and if none is
-    given one start is measured."""
+    """Predicted time that a job needs to start before its first step; by default that of --restart. If neither is given,
+    one start is measured on the backend."""
     restart: Annotated[DurationOrZero | None, DURATION] = None
-    """Time that a job loses when it gets other devices, or devices again, for the prediction; by default as --start."""
+    """Predicted time that a job loses when it restarts, on other devices or after waiting; by default that of --start."""
     measure: bool = False
-    """Before, let every training run alone for some seconds on the backend; predict with the speeds and times found."""
+    """First run every training alone for some seconds on the backend; predict with the measured speeds and starts."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of both."""
 
@@ -52,7 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _compare(options: Options, screen: Screen, progress: Progress) -> Outcome:
-    """Predict, run, compare; say what is done from the first second."""
+    """Predict, run, compare; report progress from the first second."""
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import check_runnable, make_backend
     from trainyard.fleet.run.measure import measured_document
@@ -119,19 +119,19 @@ def outcome_of(*, predicted: FleetRun, measured: FleetRun, title: str, facts: di
 
 
 def _check_costs(options: Options) -> None:
-    """Check that the times of starts are given or measured, not both."""
+    """Refuse --start or --restart together with --measure."""
     from trainyard.fleet.errors import FleetError
 
     if options.measure and (options.start, options.restart) != (None, None):
         raise FleetError(
-            "--measure finds out what starts take; leave --start and --restart out, or --measure"
+            "--measure measures how long starts take; leave out --start and --restart, or --measure"
         )
 
 
 def _with_costs(
     jobs: tuple[Job, ...], options: Options, backend: DirectoryBackend, screen: Screen, progress: Progress
 ) -> tuple[tuple[Job, ...], Costs]:
-    """Return jobs with their speeds on a ready backend, and the costs of starts there: given, or measured."""
+    """Return jobs with their speeds on a backend, and the costs of starts there: from the options, or measured."""
     from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.run.measure import measured_alone
     from trainyard.fleet.run.startup import measured_start
@@ -146,7 +146,7 @@ def _with_costs(
     costs = measured_start(jobs, backend, tell=screen.say, progress=progress)
     if any(job.command is not None for job in jobs):
         screen.say(
-            "not counted: what a command does before its first step, such as loading PyTorch, unless its length_s has it"
+            "not predicted: the start of a command itself, such as loading PyTorch, unless length_s includes it"
         )
     return jobs, costs
 
@@ -160,7 +160,7 @@ def _predicted(
     screen: Screen,
     progress: Progress,
 ) -> FleetRun:
-    """Simulate the run, and say when it is to be over."""
+    """Simulate the run, and print when it is predicted to end."""
     from trainyard.compiling import compiling_is_said
     from trainyard.fleet.workload.training_job import kinds_of, predict_speeds
 

@@ -1,4 +1,4 @@
-"""Say what happens to the jobs of a run as it happens, and count the jobs that run, wait and are over."""
+"""Print the events of a run as they happen, and count the jobs that are over, running, waiting and to come."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STAGE = "running the jobs"
 
 
 class RunLog:
-    """Hears the events of a run.
+    """Prints the events of a run and reports its progress.
 
     Parameters
     ----------
     num_jobs : of the whole run.
     say : prints a line.
-    progress : gets how many jobs are over, run, wait and are to come.
+    progress : gets the numbers of jobs that are over, running, waiting and to come.
     """
 
     def __init__(self, num_jobs: int, say: Callable[[str], None], progress: Progress) -> None:
@@ -32,7 +32,7 @@ class RunLog:
         progress(_STAGE, self._counts())
 
     def hear(self, event: Event) -> None:
-        """Say an event, and count anew."""
+        """Print an event and report the new counts."""
         self._say(str(event))
         self._states[event.job.name] = _state_after(event)
         self._progress(_STAGE, self._counts())
@@ -45,7 +45,7 @@ class RunLog:
 
 
 def _state_after(event: Event) -> str:
-    """Return what a job does after an event: "running", "waiting" or "over"."""
+    """Return the state of a job after an event: "running", "waiting" or "over"."""
     from trainyard.fleet.run.event import Happening
 
     match event.what:
@@ -58,7 +58,7 @@ def _state_after(event: Event) -> str:
 
 
 def counted(jobs: Iterable[Job], stage: str, progress: Progress) -> Iterator[Job]:
-    """Yield jobs, and report each before whoever takes it works on it."""
+    """Yield jobs; report each one as progress before it is yielded."""
     every = tuple(jobs)
     for number, job in enumerate(every, 1):
         progress(stage, f"{number} of {len(every)}, {job.name}")

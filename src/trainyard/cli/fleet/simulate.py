@@ -37,8 +37,9 @@ class Options(SimulatingOptions):
     """Seed of failures and stragglers."""
     what_if: WhatIfs = ()
     """Changes to compare with the cluster as it is; separated by ; or given as several options. Nodes: +4x8xH100,
-    -2x8xV100+2x8xA100. A time after which jobs are ended: limit=24h. Priorities by size: priority=1:10,2-8:5. Devices of
-    an account: quota=NAME:8, with borrow=all to use what others leave. Changes with spaces between are made together."""
+    -2x8xV100+2x8xA100. A time after which jobs are killed: limit=24h. Priorities by size: priority=1:10,2-8:5. Most
+    devices of an account: quota=NAME:8, with borrow=all also those that other accounts leave unused. Changes with spaces
+    between them are made at once."""
     speed: Speeds = ()
     """Speeds of device types, as multiples of the speed of the devices for which the lengths of jobs are known, such as
     V100=0.5,H100=2; other types have 1. Jobs with speeds of their own keep these."""

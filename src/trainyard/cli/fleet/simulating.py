@@ -65,7 +65,7 @@ class CostAndFailureOptions:
     start: Annotated[DurationOrZero, DURATION] = 0.0
     """Predicted time that a job needs to start before its first step."""
     restart: Annotated[DurationOrZero, DURATION] = 0.0
-    """Predicted time that a job loses when it gets other devices, or devices again."""
+    """Predicted time that a job loses when it restarts, on other devices or after waiting."""
     failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
     node_failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")

@@ -25,19 +25,19 @@ _Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Options(ServerOptions):
-    """List the jobs of a daemon as they were submitted, all that are not over and the last 1000 of the others, and say
-    how many devices are in use."""
+    """List the jobs of a daemon in the order in which they were submitted, why jobs wait, and how many devices are in
+    use. Of jobs that are over, only the last 1000 are listed."""
 
     user: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Only the jobs of this user, or the events of these jobs."""
+    """Only the jobs of this user; with --events, only the events of these jobs."""
     state: Annotated[str | None, tyro.conf.arg(metavar="STATE,STATE")] = None
     """Only jobs in these states: waiting, running, cancelling, cancelled, ended, refused or failed."""
     node: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Only jobs that have devices of this node."""
     summary: bool = False
-    """Instead of the jobs, show how many each user has and how far each node is used."""
+    """Show the jobs and device time of each user and the devices in use of each node, instead of the jobs."""
     events: Annotated[int | None, tyro.conf.arg(metavar="N"), COUNT] = None
-    """Instead of the jobs, list the last so many events in order of time."""
+    """List the last N events, oldest first, instead of the jobs."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -62,7 +62,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _check_events(options: Options) -> None:
-    """Check that nothing is asked for that events do not have."""
+    """Refuse options that do not apply to events."""
     from trainyard.fleet.errors import FleetError
 
     if options.summary or (options.state, options.node) != (None, None):
@@ -88,7 +88,7 @@ def _names_on(cluster: _Document, node: int) -> frozenset[str]:
 
 
 def _title(cluster: _Document) -> str:
-    """Return what is in use of the cluster, and what is wrong."""
+    """Return the line above the jobs: devices in use, nodes that are away, and a problem of the daemon."""
     title = (
         f"{cluster['cluster']} under {cluster['policy']}: {cluster['num_devices_in_use']} of {cluster['num_devices']} "
         "devices in use"
@@ -126,7 +126,7 @@ def _events(newest_first: Sequence[_Document]) -> Outcome:
 
 
 def _summary(title: str, document: Mapping[str, Any]) -> Outcome:
-    """Return how many jobs every user has by state, with devices, and how far every node is used."""
+    """Return tables of the jobs and devices of every user, and of the devices in use of every node."""
     from trainyard.report.units import duration_text
 
     users, nodes = _by_user(document["jobs"]), _by_node(document["cluster"], document["jobs"])
@@ -155,7 +155,7 @@ def _summary(title: str, document: Mapping[str, Any]) -> Outcome:
 
 
 def _by_user(jobs: Sequence[_Document]) -> list[dict[str, Any]]:
-    """Count jobs and devices by user; jobs that are being cancelled run as long as they have devices."""
+    """Count jobs and devices by user; a job that is being cancelled counts as running while it has devices."""
     found = []
     for user in sorted({job["user"] for job in jobs}):
         own = [job for job in jobs if job["user"] == user]
@@ -176,7 +176,7 @@ def _kind(job: _Document) -> str:
 
 
 def _by_node(cluster: _Document, jobs: Sequence[_Document]) -> list[dict[str, Any]]:
-    """Count the devices that these jobs have, and the jobs, by node."""
+    """Count by node the jobs, and the devices that they have."""
     names, found = {job["name"] for job in jobs}, []
     for node in cluster["nodes"]:
         tenants = [names.intersection(device["jobs"]) for device in node["devices"]]

@@ -1,4 +1,4 @@
-"""The address of the daemon's state: where it comes from, and what of it may be shown."""
+"""The address of the daemon's state, and the address without its password."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _VARIABLE = "TRAINYARD_STATE"
 
 
 def state_address(given: str | None, folder: Path) -> str:
-    """The address of the state: as given, else of the variable ``TRAINYARD_STATE``, else a file of a folder.
+    """Return the address of the state: the option, else the variable ``TRAINYARD_STATE``, else a file in the folder.
 
-    The variable is taken away, so that jobs do not inherit it.
+    The variable is removed from the environment, so that jobs do not inherit it.
 
     Raises
     ------
@@ -34,12 +34,12 @@ def state_address(given: str | None, folder: Path) -> str:
 
 
 def with_driver(url: str) -> str:
-    """Return an address with the driver that SQLAlchemy is to use."""
+    """Return an address with the driver for SQLAlchemy."""
     return url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def without_password(url: str) -> str:
-    """An address without all in it that may be a password, also where it cannot be read."""
+    """Return an address without anything that may be a password, even if the address is malformed."""
     begin = url.find("://") + 3 if "://" in url else 0
     rest = re.sub("(password=)[^&]*", r"\1***", url[begin:], flags=re.IGNORECASE)
     return url[:begin] + re.sub(":.+@", ":***@", rest, count=1, flags=re.DOTALL)

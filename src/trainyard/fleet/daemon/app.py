@@ -9,8 +9,8 @@ DELETE /jobs/NAME       cancel a job
 GET /jobs/NAME/log      its last steps and what its processes printed, as text; ``?lines=N``
 GET /events             what happened, the newest first; ``?last=N&user=NAME&job=NAME``
 GET /spans              which jobs had which devices in the last hour, or ``?within_s=S``, the newest first; ``?last=N``
-GET /curves             loss and speed over their steps of jobs whose log the user may read: those that run, then the
-                        last ones; ``?last=N``
+GET /curves             loss and speed over steps, of jobs whose log the user may read: running jobs, then the
+                        newest others; ``?last=N``
 GET /cluster            nodes, devices, and who has them
 GET /metrics            for Prometheus
 GET /, /healthz         a page to watch all this; whether the daemon schedules. These two need no token
@@ -174,7 +174,7 @@ class Api:
         user = self.user(request)
         owner = None if user in self.users.admins else user
         started = [r for r in self.daemon.store.recent(_MOST_CURVES, owner) if r.first_start_s is not None]
-        # Those that have devices first, then the newest.
+        # Jobs with devices first, then the newest.
         started.sort(key=lambda record: (record.grant is None, -record.number))
         with self._readers.taken():
             names = [record.name for record in started[: max(0, min(last, _MOST_CURVES))]]
@@ -251,13 +251,13 @@ def cluster_document(daemon: Daemon) -> dict[str, Any]:
 
 
 def spans_document(spans: Sequence[Span], from_s: float, now_s: float, most: int) -> dict[str, Any]:
-    """Spans of jobs on devices, the newest first, with runs of devices as (first, count).
+    """Return spans of jobs on devices, the newest first, with runs of devices as (first, count).
 
-    The end of a span that is not over is null. ``is_cut`` says whether older spans may be left out.
+    The end of an open span is null. ``is_cut`` says whether older spans may be left out.
 
     Parameters
     ----------
-    most : spans that were asked for.
+    most : number of spans that were asked for.
     """
     found: list[dict[str, Any]] = []
     num_runs = 0
@@ -273,7 +273,7 @@ def spans_document(spans: Sequence[Span], from_s: float, now_s: float, most: int
 
 
 def _runs(devices: Sequence[int]) -> list[list[int]]:
-    """Devices as runs of consecutive numbers, each (first, count)."""
+    """Return devices as runs of consecutive numbers, each (first, count)."""
     runs: list[list[int]] = []
     for device in sorted(devices):
         if runs and device == sum(runs[-1]):
@@ -284,7 +284,7 @@ def _runs(devices: Sequence[int]) -> list[list[int]]:
 
 
 def _states(text: str) -> tuple[State, ...]:
-    """Read states, separated by commas; none are named by an empty text.
+    """Read states separated by commas; an empty text names none.
 
     Raises
     ------

@@ -58,13 +58,13 @@ class Client:
 
         Parameters
         ----------
-        user, state : of which alone jobs are returned; several states are separated by commas.
+        user, state : only jobs of this user and in this state; several states are separated by commas.
         """
         found: list[dict[str, Any]] = self._document("GET", f"/jobs{_query(user=user, state=state)}")["jobs"]
         return found
 
     def events(self, last: int, user: str | None = None) -> list[dict[str, Any]]:
-        """The last events, the newest first; of the jobs of one user, if one is named."""
+        """Return the last events, the newest first: all, or those of one user's jobs."""
         found: list[dict[str, Any]] = self._document("GET", f"/events{_query(last=last, user=user)}")[
             "events"
         ]

@@ -1,4 +1,4 @@
-"""What an event of a job changes in the tables: a row of events, the job's own row, and its span on devices."""
+"""Changes that an event of a job makes to the tables: a new row of events, the job's row, its span on devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(connection: sql.Connection, event: Event, key: str = "") -> None:
 
 
 def _begin_span(connection: sql.Connection, event: Event) -> None:
-    """Begin a span; a job that stays where it is goes on with the one that it has."""
+    """Begin a span; a job that stays on its devices keeps its span."""
     assert event.grant is not None, "a job that runs has devices"
     devices = json.dumps(event.grant.devices)
     now = (SPANS.c.job == event.job.name, SPANS.c.end_s.is_(None))
@@ -46,13 +46,13 @@ def _begin_span(connection: sql.Connection, event: Event) -> None:
 
 
 def end_span(connection: sql.Connection, job: str, now_s: float) -> None:
-    """End the span of a job that has devices."""
+    """End the open span of a job, if it has one."""
     now = (SPANS.c.job == job, SPANS.c.end_s.is_(None))
     connection.execute(SPANS.update().where(*now).values(end_s=now_s))
 
 
 def consequences(event: Event) -> dict[str, Any]:
-    """Return what an event changes in the row of its job."""
+    """Return the new values in the row of an event's job."""
     now_s, c, why = event.now_s, JOBS.c, visible(event.why)  # databases take no other text
     over = {"granted": None, "reason": why, "finish_s": now_s}
     match event.what:

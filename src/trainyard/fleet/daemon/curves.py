@@ -1,4 +1,4 @@
-"""Loss and speed of a job over its steps, read from parts of its files: as much work for long jobs as for short ones."""
+"""Loss and speed of a job over its steps, sampled from its files: long jobs cost no more than short ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST_PARTS, _PART_BYTES, _PART_LINES = 32, 8192, 8
 
 
 class CurvePoint(NamedTuple):
-    """Means over some steps of a job.
+    """Mean loss and speed over some steps of a job.
 
     Attributes
     ----------
-    step : steps done at the last of them.
-    loss, steps_per_s : None where the job has said none.
+    step : number of steps done after the last of them.
+    loss, steps_per_s : None if the job has reported none.
     """
 
     step: int
@@ -36,12 +36,12 @@ class CurvePoint(NamedTuple):
 
 
 def curve_of(directory: JobDirectory) -> list[CurvePoint]:
-    """Return at most 32 points of a job, ascending by steps; steps that were done again count as the last time.
+    """Return at most 32 points of a job, ascending by steps. A step that was repeated counts as the last time.
 
-    At most 32 parts of 8 KiB of the job's files are read, evenly spread, and of each part the last 8 lines.
+    At most 32 evenly spread parts of 8 KiB of the job's files are read, and the last 8 lines of each part count.
     """
     points: list[CurvePoint] = []
-    with suppress(OSError, FleetError):  # it was never started, is being moved, or its folder is damaged
+    with suppress(OSError, FleetError):  # the job never started, is being moved, or its folder is damaged
         for point in _points(directory):
             while points and points[-1].step >= point.step:
                 points.pop()
@@ -50,7 +50,7 @@ def curve_of(directory: JobDirectory) -> list[CurvePoint]:
 
 
 def _points(directory: JobDirectory) -> Iterator[CurvePoint]:
-    """Yield points in the order in which the job wrote their steps."""
+    """Yield points in the order in which the job wrote them."""
     runnable = directory.runnable()
     if not isinstance(runnable, Command):
         for part in _parts(metrics_files(directory.logs)):
@@ -64,7 +64,7 @@ def _points(directory: JobDirectory) -> Iterator[CurvePoint]:
 
 
 def _point_of_steps(part: bytes) -> Iterator[CurvePoint]:
-    """Yield the means of the last steps of a part of a training's metrics, if it has any."""
+    """Yield the point of the last steps in a part of a training's metrics, if it has steps."""
     lines = list(entries(b"\n".join(part.splitlines()[-_PART_LINES:])))
     if lines:
         step_s = fmean(line["seconds"] for line in lines)
@@ -73,14 +73,14 @@ def _point_of_steps(part: bytes) -> Iterator[CurvePoint]:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Return the mean of the finite values; None if there are none, or it is not finite."""
+    """Return the mean of the finite values; None if there are none, or if the mean overflows."""
     known = [value for value in values if math.isfinite(value)]
     mean = sum(known) / len(known) if known else math.nan
     return mean if math.isfinite(mean) else None
 
 
 def _parts(files: Sequence[Path]) -> Iterator[bytes]:
-    """Yield parts of files with whole lines only, evenly spread, the newest lines last."""
+    """Yield evenly spread parts of files, in whole lines, the newest last."""
     sizes = [file.stat().st_size for file in files]
     if sum(sizes) > _MOST_PARTS * _PART_BYTES:
         for file, size in zip(files, sizes, strict=True):
@@ -93,14 +93,14 @@ def _parts(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _spread_parts(file: Path, size: int, every: int) -> Iterator[bytes]:
-    """Yield parts of a large file, one at every so many bytes; counted from the end, which has the newest steps."""
+    """Yield parts of a large file, one every ``every`` bytes, counted from the end with the newest steps."""
     for end in sorted(range(size, 0, -every)):
-        # The first of the lines may be cut off.
+        # The first line may be cut off.
         yield b"\n".join(_lines(file, max(0, end - _PART_BYTES), end)[1:]) + b"\n"
 
 
 def _lines(file: Path, begin: int, end: int) -> list[bytes]:
-    """Return the lines of a part of a file; one that has no end there is left out."""
+    """Return the lines of a part of a file, without a last line that does not end there."""
     with file.open("rb") as stream:
         stream.seek(begin)
         text = stream.read(end - begin)

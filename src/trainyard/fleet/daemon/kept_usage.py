@@ -1,4 +1,4 @@
-"""Usage of accounts and users, kept in the state: it is not lost with the daemon that counted it."""
+"""Usage of accounts and users, kept in the daemon's state over restarts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _NAME = "usage"
 
 
 class KeptUsage:
-    """Reads the usage that the last daemon wrote down, once, and writes down how it goes on.
+    """Restores usage from the state once, and writes later usage to it.
 
-    Of a policy that reads no usage nothing is kept.
+    It does nothing for a policy that does not read usage.
     """
 
     def __init__(self, store: Store, table: JobTable) -> None:
         self._store, self._table, self._is_back = store, table, table.usage is None
 
     def restore(self, now_s: float) -> None:
-        """Go on with the usage of the last daemon; to be called before any job is restored.
+        """Continue the usage of the last daemon. Call it before any job is restored.
 
         Raises
         ------
         StateError
-            If the state cannot be read now; nothing is changed then.
+            If the state cannot be read now; nothing is changed.
         """
         usage = self._table.usage
         if usage is None or self._is_back:
@@ -35,7 +35,7 @@ class KeptUsage:
         self._is_back = True
 
     def note(self, now_s: float) -> None:
-        """Write the usage down.
+        """Write the usage to the state.
 
         Raises
         ------

@@ -248,13 +248,13 @@ class Store:
                 connection.execute(update, rows)
 
     def remember(self, name: str, text: str) -> None:
-        """Write down what the scheduler knows beside jobs, such as usage; it replaces what was there by that name."""
+        """Write a text of the scheduler by name, such as its usage, in place of the earlier text."""
         with self._begins() as connection:
             connection.execute(ABOUT.delete().where(ABOUT.c.name == name))
             connection.execute(ABOUT.insert().values(name=name, text=text))
 
     def remembered(self, name: str) -> str | None:
-        """Return what was written down by a name; None if nothing was."""
+        """Return the text that `remember` wrote by a name; None if there is none."""
         with self._reads() as connection:
             text = connection.execute(sql.select(ABOUT.c.text).where(ABOUT.c.name == name)).scalar()
         return None if text is None else str(text)
@@ -269,11 +269,11 @@ class Store:
         return self._records(JOBS.c.state.in_(states) if states else sql.true())
 
     def recent(self, last: int, owner: str | None = None, states: Sequence[State] = ()) -> Sequence[Record]:
-        """The jobs that are not over, and of all jobs the last so many, as they were submitted.
+        """Return all jobs that are not over and the ``last`` submitted jobs, in the order of submission.
 
         Parameters
         ----------
-        owner, states : of which alone jobs are counted and returned; by default of all.
+        owner, states : only jobs of this user and in these states count; by default all jobs.
         """
         wanted = _owned_by(owner) & (JOBS.c.state.in_(states) if states else sql.true())
         newest = sql.select(JOBS.c.number).where(wanted).order_by(JOBS.c.number.desc()).limit(last)
@@ -311,7 +311,7 @@ class Store:
         return float(jct_s), float(queueing_s), float(device_s)
 
     def events(self, last: int, job: str | None = None, owner: str | None = None) -> list[dict[str, Any]]:
-        """The last events, the newest first; of one job, or of the jobs of one user, if they are named."""
+        """Return the last events, the newest first: all, or those of one job or of one user's jobs."""
         shown = [column for column in EVENTS.c if column is not EVENTS.c.key]
         query = sql.select(*shown).order_by(EVENTS.c.number.desc()).limit(last)
         if job is not None:
@@ -322,9 +322,9 @@ class Store:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def spans(self, since_s: float, last: int) -> list[Span]:
-        """The last spans of jobs on devices that are not over or ended later than a time, the newest first.
+        """Return the last spans of jobs on devices that are open or ended after a time, the newest first.
 
-        The end of a span that is not over is infinity.
+        An open span ends at infinity.
         """
         c = SPANS.c
         query = sql.select(c.job, c.start_s, c.end_s, c.devices).order_by(c.number.desc()).limit(last)
@@ -337,7 +337,7 @@ class Store:
 
 
 def _owned_by(owner: str | None) -> sql.ColumnElement[bool]:
-    """Whether a job is of a user; None is any user. A name that no database holds is nobody's."""
+    """Return the condition that a job belongs to a user; None is any user."""
     if owner is None:
         return sql.true()
     return JOBS.c.owner == owner if visible(owner) == owner else sql.false()

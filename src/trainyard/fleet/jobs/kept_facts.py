@@ -1,4 +1,4 @@
-"""Facts that a job has for as long as it is there: each is found once, whoever asks how often."""
+"""Facts of a job that never change: each is computed once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class KeptFacts:
         self._serial, self._values = np.zeros(0, np.int64), np.zeros(0)
 
     def of(self, rows: Ints, serial: Ints, find: Callable[[int], float]) -> Floats:
-        """Return the fact of some jobs.
+        """Return the fact of these jobs.
 
         Parameters
         ----------
         rows : of the jobs.
-        serial : number of the job that every row of the table has: another job in a row has another.
-        find : finds the fact of the job in a row.
+        serial : serial number of the job in every row of the table; a new job in a row has a new number.
+        find : computes the fact of the job in a row.
         """
         if len(self._values) < len(serial):
             more = len(serial) - len(self._values)

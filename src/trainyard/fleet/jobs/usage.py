@@ -1,4 +1,4 @@
-"""Owners of jobs, and their usage: device time that counts less the longer ago it was."""
+"""Owners of jobs, and their usage: device time that decays with a half-life."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Owner(NamedTuple):
 
 
 class JobRows(Protocol):
-    """The columns of a `JobTable` that are read here."""
+    """Columns of a `JobTable` that usage reads."""
 
     held: Ints
     owners: Any
@@ -43,7 +43,7 @@ class JobRows(Protocol):
 
 
 class Owners:
-    """Owners of all jobs that a table has or had, numbered in the order in which they were first asked for.
+    """Owners of all present and past jobs of a table, numbered in the order in which they were first asked for.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Owners:
         return self.number(Owner(job.account, job.user))
 
     def groups(self, by: str) -> tuple[Sequence[str], Ints]:
-        """Return the names of all users or accounts, and the index of every owner's.
+        """Return the names of all users or accounts, and for each owner the index of its name.
 
         Parameters
         ----------
@@ -88,13 +88,13 @@ class Owners:
 class Usage:
     """Device time of every owner, which is halved in every half-life.
 
-    With h as the half-life, a device that a job had from a to b counts at the time t as
-    h / ln 2 * (2^(-(t - b)/h) - 2^(-(t - a)/h)) seconds: the integral of what counts of each moment. It is exact,
-    whenever it is asked for.
+    Let h be the half-life. A device that a job had from a to b counts at the time t as
+    h / ln 2 * (2^(-(t - b)/h) - 2^(-(t - a)/h)) seconds: the integral of the decayed moments. The value is exact at any
+    time.
 
     Parameters
     ----------
-    half_life_s : infinite for time that counts for ever.
+    half_life_s : seconds; infinite if usage always counts in full.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Usage:
 
     @property
     def device_s(self) -> Floats:
-        """Device time of every owner by its number, seconds, as it counts at ``at_s``."""
+        """Decayed device time of every owner at ``at_s``, seconds, by the owner's number."""
         self._grow()
         return self._device_s.copy()
 
@@ -118,7 +118,7 @@ class Usage:
             self._device_s = np.append(self._device_s, np.zeros(more))
 
     def advance(self, now_s: float) -> None:
-        """Count the time until now; to be called before any job gets or loses devices."""
+        """Count device time until now. Call it before any job gets or loses devices."""
         if now_s <= self.at_s:
             return
         rows = self._table.active
@@ -130,7 +130,7 @@ class Usage:
         self.at_s = now_s
 
     def _since(self, past_s: float) -> tuple[float, float]:
-        """Return what counts of earlier time after so many seconds, and seconds that count of a device held since."""
+        """Return the factor by which earlier usage decays in a time, and the decayed seconds of a device held since."""
         if self.half_life_s == math.inf:
             return 1.0, past_s
         rate = math.log(2.0) / self.half_life_s
@@ -143,7 +143,7 @@ class Usage:
         return json.dumps({"at_s": self.at_s, "device_s": rows})
 
     def restore(self, text: str, now_s: float) -> None:
-        """Go on with the usage that another scheduler left; the jobs that still run are named by `resume`."""
+        """Continue the usage of an earlier scheduler; `resume` then names the jobs that still run."""
         kept = json.loads(text)
         numbers = [self._table.owners.number(Owner(account, user)) for account, user, _ in kept["device_s"]]
         self._grow()
@@ -152,7 +152,7 @@ class Usage:
         self.advance(now_s)
 
     def resume(self, row: int, num_devices: int, now_s: float) -> None:
-        """Count the devices that a job had while there was no scheduler."""
+        """Count the devices of a job for the time without a scheduler."""
         if self._kept_until_s < now_s:
             owner = int(self._table.owners.of(np.array([row]))[0])
             self._grow()

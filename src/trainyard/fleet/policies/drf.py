@@ -1,17 +1,17 @@
-"""Dominant resource fairness: the next job is one of the user whose largest share of any resource is the smallest.
+"""Dominant resource fairness: the next job is one of the user with the smallest dominant share.
 
-With u_ij as what the running jobs of user i hold of resource j, r_j as what the cluster has of it and w_i as the weight
-of the user, the dominant share is
+Let u_ij be the amount of resource j that the running jobs of user i hold, r_j the amount in the cluster, and w_i the
+weight of the user. The dominant share of the user is its largest share of any resource:
 
     s_i = max_j u_ij / r_j / w_i
 
-Resources are devices, processors and memory. At every decision the share of the user with the smallest one is filled up
-first (algorithm 1, progressive filling): the first of this user's waiting jobs starts, the share grows, and the next user
-is chosen. What the paper calls a task is a job here, whole: its devices are a gang. Users of equal shares go by the
-arrival of their next jobs. Nothing is taken from jobs that run.
+Resources are devices, processors and memory. Every decision fills shares progressively (algorithm 1): the first waiting
+job of the user with the smallest dominant share starts, the share grows, and the next user is chosen. Users with equal
+shares go by the arrival of their next jobs. A task of the paper is a whole job here: its devices are a gang. Running jobs
+keep their devices.
 
-A job that finds no place ends the filling in the paper, which calls the cluster full. Here it holds up the jobs that
-could have some of the same nodes, or with ``backfill`` none.
+In the paper, the first job that does not fit ends the filling. Here it holds up the jobs that could use some of the same
+nodes; with ``backfill`` it holds up none.
 
 References
 ----------
@@ -48,9 +48,9 @@ class DRF:
 
     Attributes
     ----------
-    by : whose shares are made equal: "user" or "account".
+    by : owners whose dominant shares are made equal: "user" or "account".
     weights : names with their weights; all others have weight 1.
-    backfill : whether later jobs may start before one that finds no place.
+    backfill : whether later jobs may start before a job that does not fit.
     """
 
     by: Literal["user", "account"] = "user"
@@ -71,7 +71,7 @@ class DRF:
         return Traits(holds_up=holds_up, tries_places=True, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
-        """Return the state, which is always empty: who holds what stands in the snapshot."""
+        """Return the state, which is always empty: the snapshot has what everybody holds."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Choose the jobs that start, one after the other."""
@@ -99,9 +99,9 @@ class _Filling:
         self._weights = np.array([float(weights.get(name, 1.0)) for name in self.names])
         self._held = np.zeros((len(self.names), len(RESOURCES)))
         np.add.at(self._held, groups, snapshot.held_by_owner())
-        # By what jobs ask for: what is free only becomes less.
+        # Requests that do not fit; free devices only become fewer.
         self._failed: set[tuple[object, ...]] = set()
-        # Nodes for which a job waits, which no later one may have.
+        # Nodes for which a job waits; later jobs may not use them.
         self._away = snapshot.cluster.devices_per_node == 0
         self._blocked = self._away.copy()
 
@@ -134,7 +134,7 @@ class _Filling:
         return waiting
 
     def _starts(self, number: int) -> bool:
-        """Whether a job finds a place, which it takes; if not, it may hold up others."""
+        """Place a job if it fits, and return whether it did; a job that does not fit may hold up others."""
         snapshot, job = self._snapshot, self._snapshot.job(number)
         allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
         asks = job.num_devices, allowed, partition, needs_of(job), job.gang
@@ -147,7 +147,7 @@ class _Filling:
         return True
 
     def _place(self, job: KnownJob, allowed: int, partition: int) -> Ints | None:
-        """Return the devices of every node that a job would get; None if it has no place or is held up."""
+        """Return the devices of every node that a job would get; None if it does not fit or is held up."""
         cluster = self._snapshot.cluster
         nodes = (((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]).astype(np.bool_)
         on = None if (nodes & self._blocked & ~self._away).any() else self._free.find(job, allowed, partition)
@@ -156,7 +156,7 @@ class _Filling:
         return on
 
     def _demand(self, job: KnownJob, on: Ints) -> Floats:
-        """Return what a job holds of every resource on its nodes."""
+        """Return the amount of every resource that a job takes on its nodes."""
         kind = self._snapshot.cluster.type_of_node[np.flatnonzero(on)[0]]
         needs = np.array(needs_of(job))
         return job.num_devices * np.append(1.0, np.where(needs > 0, needs, self._host_shares[kind]))
@@ -167,13 +167,13 @@ class _Filling:
         shares = self._shares_of(group)
         dominant, by = int(shares.argmax()), self._policy.by
         of = f"{by} {self.names[group]!r}"
-        return f"{of} has a dominant share of {shares[dominant]:.3g}, of {RESOURCES[dominant]}; smaller ones go first"
+        return f"{of} has a dominant share of {shares[dominant]:.3g} ({RESOURCES[dominant]}); smaller ones go first"
 
 
 def _resources(cluster: Cluster) -> tuple[Floats, Floats]:
-    """Return processors and memory that go with a device of every type, and all that the cluster has of each resource.
+    """Return the processors and memory that go with a device of every type, and the cluster's total of each resource.
 
-    Nodes that are away count. What no node says it has is infinite, so that nobody has a share of it.
+    Nodes that are away count. A total is infinite if no node names the resource: nobody then has a share of it.
     """
     sizes = np.array([node.num_devices for node in cluster.nodes])
     host_shares = shares_by_type(cluster)
@@ -192,10 +192,10 @@ def drf(
 
     Parameters
     ----------
-    by : whose dominant shares are made equal: "user" or "account".
+    by : owners whose dominant shares are made equal: "user" or "account".
     weights : pairs of a user or an account and its weight; all others have weight 1.
-    backfill : whether later jobs may start before one that finds no place; if not, it holds up those that could have
-        some of the same nodes.
+    backfill : whether later jobs may start before a job that does not fit. If not, those that could use some of the same
+        nodes wait behind it.
 
     Returns
     -------

@@ -1,16 +1,16 @@
-"""Fair share: waiting jobs in the order of Slurm's Fair Tree, from the device time that accounts and users have used.
+"""Fair share: waiting jobs in the order of Slurm's Fair Tree, by the device time of accounts and users.
 
-The tree has a root, accounts under it, and the users of each account under that. With S as the shares of an account or a
-user over those of all its siblings, and U as its usage over theirs, its level fairshare is
+The tree has a root, accounts under the root, and under each account its users. Let S be the shares of an account or a
+user over those of all its siblings, and U its usage over theirs. Its level fairshare is
 
     LF = S / U,    infinite without usage
 
-Siblings are visited from the largest LF on: all users of an account come before those of an account with a smaller LF,
-whatever their own; accounts of equal LF are taken together, and their users put in one order. Usage is devices times
-time, halved in every half-life (``PriorityDecayHalfLife``). Jobs of users that are equal go by their arrival.
+Siblings come in the order of their LF, the largest first. All users of an account come before those of an account with a
+smaller LF, whatever their own LF. Accounts with equal LF are merged: their users are put in one order. Jobs of equal
+users go by arrival. Usage is devices times time, halved in every half-life (``PriorityDecayHalfLife``).
 
-Nothing is taken from jobs that run. Slurm computes priorities every five minutes (``PriorityCalcPeriod``), and this
-policy at every decision; it also decides five minutes after the last decision, since the order changes while jobs run.
+Running jobs keep their devices. Slurm computes priorities every five minutes (``PriorityCalcPeriod``), this policy at
+every decision. Since the order changes while jobs run, it also decides five minutes after the last decision.
 
 References
 ----------
@@ -50,7 +50,7 @@ class FairShare:
     by : "user" for the tree of accounts and their users, "account" for accounts alone.
     half_life_s : time in which usage is halved; infinite for usage that counts for ever.
     account_shares, user_shares : names with their shares; all others have one share.
-    backfill : whether later jobs may start before one that finds no place.
+    backfill : whether later jobs may start before a job that does not fit.
     period_s : time after which the order is looked at again while jobs wait.
     """
 
@@ -82,20 +82,20 @@ class FairShare:
         return Traits(holds_up=holds_up, usage_half_life_s=self.half_life_s, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
-        """Return the state, which is always empty: whoever carries decisions out counts usage."""
+        """Return the state, which is always empty: the simulator or the daemon counts usage."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Put the waiting jobs in order."""
         levels = self.level_fairshares(snapshot)
         keys = [-level[snapshot.owner] for level in levels]
         order = np.lexsort((np.arange(snapshot.num_jobs), *reversed(keys)))
-        # With backfilling, all jobs that find a place have started: another order changes nothing.
+        # With backfilling, all jobs that fit have started: another order changes nothing.
         again_s = _INF if self.backfill else snapshot.now_s + self.period_s
         reasons = Reasons(np.arange(snapshot.num_jobs), lambda number: self._why(snapshot, levels, number))
         return Allocation(Queue(order, backfill=self.backfill), again_s, stands=True, reasons=reasons), state
 
     def level_fairshares(self, snapshot: Snapshot) -> list[Floats]:
-        """Return the level fairshare of the account of every owner, and of the user in its account if users count."""
+        """Return the level fairshare of every owner's account, and of its user within the account if users count."""
         used_s = snapshot.usage_device_s
         names, account = snapshot.owner_groups("account")
         shares = _shares(names, self.account_shares)
@@ -115,7 +115,7 @@ class FairShare:
             f"{who} has a level fairshare of {level[owner]:.3g}"
             for who, level in zip(of, levels, strict=False)
         ]
-        return f"{' and '.join(said)}; jobs with larger ones go first"
+        return f"{' and '.join(said)}; larger ones go first"
 
 
 def _shares(names: Sequence[str], given: Shares) -> Floats:
@@ -125,7 +125,7 @@ def _shares(names: Sequence[str], given: Shares) -> Floats:
 
 
 def _level(shares: Floats, used_s: Floats, parent: Ints) -> Floats:
-    """Return the level fairshares of nodes of the tree: the part of the shares over the part of the usage."""
+    """Return the level fairshares of nodes of the tree: part of their siblings' shares over part of their usage."""
     num_parents = int(parent.max(initial=-1)) + 1
     all_shares, all_used_s = (np.bincount(parent, column, num_parents)[parent] for column in (shares, used_s))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,11 +148,11 @@ def fair_share(
     Parameters
     ----------
     by : "user" for the tree of accounts and their users, "account" for accounts alone.
-    half_life_s : time in which usage is halved, ``PriorityDecayHalfLife``; None for usage that counts for ever.
+    half_life_s : seconds in which usage is halved (``PriorityDecayHalfLife``); None for usage that always counts in full.
     account_shares, user_shares : pairs of a name and its shares; all others have one share.
-    backfill : whether later jobs may start before one that finds no place; if not, it holds up those that could have
-        some of the same nodes.
-    period_s : time after which the order is looked at again while jobs wait, ``PriorityCalcPeriod``.
+    backfill : whether later jobs may start before a job that does not fit. If not, those that could use some of the same
+        nodes wait behind it.
+    period_s : seconds after which the order is computed again while jobs wait (``PriorityCalcPeriod``).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Measure once what a start takes on a backend, for predictions of jobs that run there."""
+"""Measure how long a start takes on a backend, to predict jobs that run there."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def measured_start(
     tell: Callable[[str], None] = lambda _: None,
     progress: Progress = no_progress,
 ) -> Costs:
-    """Measure what starts cost on a backend, one start of each kind of job, with nothing beside it.
+    """Measure one start of each kind of job on an idle backend.
 
-    Of the trainings, the median by devices is started, up to its first steps, and stopped. Of commands a shell is started
-    that does nothing: the time of a command until its own first step is not part of it.
+    The training with the median number of devices is started, runs some steps, and is stopped. For commands, a shell that
+    does nothing is started: the time of a command until its own first step is not included.
 
     Parameters
     ----------
     jobs : trainings and commands, at least one.
     tell : gets a line for each time.
-    progress : gets what is measured.
+    progress : gets the part that is measured.
 
     Returns
     -------
-    One time for all starts and restarts; the mean over the jobs if both kinds are among them.
+    One time for all starts and restarts: the mean over the jobs if there are trainings and commands.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def measured_start(
 
 
 def _of_training(job: Job, backend: DirectoryBackend) -> float:
-    """Measure a start and a stop of a training: what ends must stop, too."""
+    """Measure a start and a stop of a training: a job that ends must stop, too."""
     alone = training_job(_NAME, 0.0, job.num_devices, endless(job), device_types=job.device_types)
     trial = one_start(alone, backend, 0.0)
     return trial.start_s + trial.stop_s

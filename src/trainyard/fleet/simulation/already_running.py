@@ -1,4 +1,4 @@
-"""Jobs that run already when they arrive, as those of a cluster do when a trace of it begins."""
+"""Jobs that are already running when they arrive, such as those of a cluster when its trace begins."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["go_on"]
 
 
 def go_on(allocator: Allocator, row: int, now_s: float) -> bool:
-    """Give a job that has just arrived devices at once, without a start; return whether there is a place.
+    """Give an arriving job devices at once, without a start; return whether it fits.
 
-    Where the placement of the run finds none, any free devices of one type will do.
+    If the placement of the run finds no place, any free devices of one type are taken.
     """
     table, cluster = allocator.table, allocator.cluster
     job, inside = table.job(row), cluster.members[0]
@@ -34,7 +34,7 @@ def go_on(allocator: Allocator, row: int, now_s: float) -> bool:
 
 
 def _lowest_free(allocator: Allocator, on: Ints) -> tuple[int, ...]:
-    """Return so many free devices of each node, those of the lowest numbers."""
+    """Return the free devices with the lowest numbers, as many of each node as asked."""
     free, node_of = np.flatnonzero(~allocator.free.taken()), allocator.cluster.node_of
     return tuple(
         device

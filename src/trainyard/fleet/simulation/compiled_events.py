@@ -1,7 +1,7 @@
-"""What happens between decisions, in compiled code: jobs come and end, for any policy.
+"""Arrivals and ends of jobs between decisions, in compiled code, for any policy.
 
-A policy that decides in Python sees its jobs in the job table, and every other moment passes without coming back to it.
-What happens is what `simulator.py` lets happen, bit for bit.
+Python is called only when the policy decides; arrivals and ends in between update the job table in compiled code. The
+results equal those of `simulator.py` bit for bit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.workload.job import Job, rate_anywhere
 
 _INF = float("inf")
-# Jobs that are looked at before they come.
+# Jobs that are read ahead of their arrival.
 _NUM_COMING = 1024
 
 
 @dataclass
 class Clock:
-    """How far a simulation is.
+    """Progress of a simulation.
 
     Attributes
     ----------
     now_s : the last moment.
-    num_moments : moments that are over.
+    num_moments : number of past moments.
     """
 
     now_s: float = 0.0
@@ -40,11 +40,11 @@ class Clock:
 
 
 class CompiledEvents:
-    """Jobs of a run come and end in compiled code, which knows those that come next.
+    """Lets jobs of a run arrive and end in compiled code, which has the next arrivals in a table.
 
     Parameters
     ----------
-    look_every : moments between two looks at whether anything goes on.
+    look_every : moments between two checks that the run makes progress.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class CompiledEvents:
 
     @property
     def jobs_may_come(self) -> bool:
-        """Whether more jobs come."""
+        """Whether more jobs will arrive."""
         return self._num_came < len(self._coming) or self.arrivals.job is not None
 
     def next(self, clock: Clock) -> int:
-        """Go on to a moment at which the policy is asked, or until only Python can go on.
+        """Advance to the next decision of the policy, or until only Python can continue.
 
         Returns
         -------
-        Why it ends: `loop.DECIDE`, `COMING` if all jobs have ended, `RATE`, `STUCK` or `LOOK`.
+        The reason to stop: `loop.DECIDE`, `COMING` if all jobs have ended, `RATE`, `STUCK` or `LOOK`.
         """
         lease_s = self.allocator.leases.next_s()
         while True:
@@ -89,11 +89,11 @@ class CompiledEvents:
                 return why
 
     def leave(self) -> None:
-        """Leave the rest to Python: a moment that is not over is the next one."""
+        """Leave the rest to Python, which continues with a moment that has begun."""
         self.domain.wake_s = min(self.domain.wake_s, self._moment_s)
 
     def _read_ahead(self) -> bool:
-        """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
+        """Read the next jobs if all that were read have arrived; return whether there are any."""
         if self._num_came < len(self._coming):
             return True
         coming = ArrivalRows(_NUM_COMING)
@@ -112,20 +112,20 @@ class CompiledEvents:
         return len(self._jobs) > 0
 
     def _is_for_python(self, job: Job, rate: float) -> bool:
-        """Whether a job cannot come in compiled code.
+        """Return whether a job must arrive in Python.
 
         Parameters
         ----------
-        rate : what `rate_anywhere` says of it.
+        rate : its `rate_anywhere`.
         """
         return job.ran_s > 0
 
     def _mark(self, job: Job) -> float:
-        """Return what the policy makes of a job."""
+        """Return the value that a compiled policy keeps of a job; 0 without one."""
         return 0.0
 
     def _begin(self, clock: Clock, state: FleetState) -> loop.Tables:
-        """Write down how far the run is; returns the tables for compiled code."""
+        """Write the progress of the run into the tables of compiled code, and return them."""
         ends, domain = self.ends, self.domain
         ends.make_room(len(self.table.data))
         self._times[0] = (
@@ -140,13 +140,13 @@ class CompiledEvents:
         return self._tables
 
     def _take(self, clock: Clock) -> None:
-        """Note how far compiled code has come, which jobs have ended, and which rows others have got."""
+        """Read back the progress of compiled code, ended jobs, and the rows of arrived jobs."""
         domain, first = self.domain, self._num_came
         (
             clock.now_s, self._moment_s, domain.wake_s, domain.free_when_blocked, domain.stands,
             self.notes.num_decisions, clock.num_moments, self._num_came, self.ends.size,
         ) = self._times[0].tolist()  # fmt: skip
-        # The serial number of the first job that came now.
+        # The serial number of the first job that arrived in this call.
         entered = self.table.num_entered - (self._num_came - first)
         ended = [
             (

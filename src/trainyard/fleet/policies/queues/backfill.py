@@ -1,4 +1,4 @@
-"""Backfilling by the time limits of users: the policy around EASY and conservative backfilling."""
+"""The policy of EASY and conservative backfilling, by the time limits of jobs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Backfilling"]
 
 @dataclass(frozen=True)
 class Backfilling:
-    """Start jobs in the order of a queue, and later ones early where that delays nobody who has a reservation.
+    """Start jobs in the order of a queue, and later jobs early if that delays no job with a reservation.
 
-    It takes nothing away from running jobs, but looks at them.
+    It never takes devices from running jobs; `preempts` is set because it has to see them.
 
     Attributes
     ----------
-    reserves_for : the first job that waits (`EasyPlan`), or all jobs (`ConservativePlan`).
-    order : of the queue: the order of arrival, or of priority and then of arrival.
-    one_queue : whether the first that waits is the only one with a reservation, whichever nodes others could have.
-    max_jobs : of a queue with reservations for all, jobs that are looked at; None for all.
+    reserves_for : the first waiting job (`EasyPlan`), or all waiting jobs (`ConservativePlan`).
+    order : of the queue: by arrival, or by priority and then by arrival.
+    one_queue : whether only the first waiting job has a reservation, also where others could have other nodes.
+    max_jobs : jobs of the queue that get reservations under ``"all"``; None for all.
     """
 
     reserves_for: Literal["first", "all"]
@@ -40,12 +40,12 @@ class Backfilling:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Time limits, and what the order needs."""
+        """Time limits, and the needs of the order."""
         return NEEDS_OF[self.order] | {"limit"}
 
     @property
     def traits(self) -> Traits:
-        """The first that waits may hold up others; where all have reservations, there is no such job."""
+        """The first waiting job may hold up others; if all jobs have reservations, none does."""
         supports = ORDERED | WITH_RESERVATIONS
         if self.reserves_for == "all":
             return Traits(supports=supports)
@@ -55,7 +55,7 @@ class Backfilling:
         """Return the state, which is always empty."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
-        """Choose the running jobs, then the starting ones in the order of the queue."""
+        """Return the running jobs, then the starting ones in the order of the queue."""
         jobs = QueuedJobs(snapshot, self.order)
         plan = (
             EasyPlan(jobs, self.one_queue)

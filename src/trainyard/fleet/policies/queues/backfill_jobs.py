@@ -1,4 +1,4 @@
-"""What backfilling has to know of jobs and nodes at one moment: the order of the queue, latest ends, and reservations."""
+"""Jobs and nodes as backfilling sees them at one moment: order of the queue, latest ends, reservations of nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["NEEDS_OF", "Order", "QueuedJob", "QueuedJobs", "urgency"]
 Order = Literal["arrival", "priority"]
 
 NEEDS_OF: dict[Order, frozenset[Need]] = {"arrival": frozenset(), "priority": frozenset({"priority", "qos"})}
-"""Needs of a policy by the order of its queue."""
+"""Needs of a policy, by the order of its queue."""
 
 
 def urgency(snapshot: Snapshot) -> Floats:
-    """Return the priority of every job, with that of its quality of service added."""
+    """Return the priority of every job plus the priority of its QOS."""
     by_qos = dict(snapshot.cluster.qos)
     if not by_qos:
         return snapshot.priority
@@ -37,11 +37,11 @@ class QueuedJob:
     Attributes
     ----------
     number : in the snapshot.
-    allowed : types of device, as bits by their index.
+    allowed : device types that it may have, one bit by index each.
     partition : index of its partition; 0 for none.
-    nodes : 1 for each node that it could have, else 0.
-    limit_s : time that it may still take; infinite for a job without a limit.
-    closed : numbers of the reservations that are not for it.
+    nodes : 1 for each node that it may use, else 0.
+    limit_s : rest of its time limit; infinite without a limit.
+    closed : numbers of the reservations of nodes that exclude it.
     """
 
     number: int
@@ -66,7 +66,7 @@ class QueuedJobs:
     ----------
     running : numbers of running jobs.
     waiting : numbers of waiting jobs, most urgent first.
-    end_s : by number, the latest end of a job that runs, or would start now.
+    end_s : latest end of every job, by number; of a waiting job, if it started now.
     """
 
     def __init__(self, snapshot: Snapshot, order: Order) -> None:
@@ -85,7 +85,7 @@ class QueuedJobs:
 
     @property
     def next_until_s(self) -> float:
-        """When the next reservation ends; infinite without one."""
+        """Earliest end of a reservation of nodes; infinite without one."""
         return min((each.until_s for each in self.reservations), default=float("inf"))
 
     def queued(self, number: int) -> QueuedJob:
@@ -105,7 +105,7 @@ class QueuedJobs:
         return QueuedJob(number, job, allowed, partition, nodes, limit_s, closed)
 
     def open_nodes(self, job: QueuedJob, start_s: float) -> Ints:
-        """Return 1 for each node that is not kept for others until the job is over, else 0; `ALL` if none is."""
+        """Return 1 for each node without a reservation for others until the job ends, else 0; `ALL` for all nodes."""
         end_s = start_s + job.limit_s
         overlapping = [
             row
@@ -122,10 +122,10 @@ class QueuedJobs:
 
 
 def _latest_ends_s(snapshot: Snapshot) -> Floats:
-    """Return when jobs are over at the latest, if they run or start now; infinite for those without a limit."""
+    """Return the latest ends of jobs that run, or would start now; infinite without a time limit."""
     now_s = snapshot.now_s
     begin_s = np.where(snapshot.was_started, snapshot.first_start_s, now_s)
-    # Of a job that lost its devices, the time without them does not count.
+    # Time in which a preempted job had no devices does not count against its limit.
     since_s = np.where(snapshot.num_starts > snapshot.is_running, now_s - snapshot.attained_s, begin_s)
     ends_s: Floats = np.maximum(now_s, since_s + snapshot.limit_s)
     return ends_s

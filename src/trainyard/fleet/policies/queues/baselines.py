@@ -40,21 +40,21 @@ def fifo(
     max_jobs: int | None = None,
     preemptible: tuple[str, ...] = (),
 ) -> Priority | Backfilling:
-    """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
-
-    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `EasyPlan`. With
-    "conservative", where that delays none of the jobs before them: see `ConservativePlan`. A job that does not fit holds
-    up those that could have some of its nodes, as if every type and every partition had a queue; with ``one_queue`` all
-    that come after it. Under conservative backfilling it holds up nobody, since every job has a reservation.
+    """First in, first out, with or without backfilling.
 
     Parameters
     ----------
-    order : of the queue. "priority" is by the priority of jobs with that of their quality of service added, the largest
-        first, then by arrival.
-    max_jobs : under conservative backfilling, how many jobs of the queue are looked at (``bf_max_job_test`` of Slurm); by
-        default all.
+    backfill : whether later jobs may start before a job that does not fit. True: any that fits ("first job fit"). "easy":
+        one that does not delay the first waiting job, by the time limits of jobs (`EasyPlan`). "conservative": one that
+        delays no job before it (`ConservativePlan`).
+    one_queue : whether a job that does not fit holds up all jobs behind it. By default it holds up those that could use
+        some of the same nodes, as if every type and every partition had its own queue. With "conservative" every job has
+        a reservation, and none is held up.
+    order : "arrival", or "priority": priority plus that of the job's QOS, the largest first, then by arrival.
+    max_jobs : under conservative backfilling, the number of waiting jobs that are planned (``bf_max_job_test`` of Slurm);
+        by default all.
     preemptible : partitions whose jobs lose their devices when a job of another partition finds no place without them
-        (a lower ``PriorityTier`` with ``PreemptMode=REQUEUE`` in Slurm). It goes with ``backfill=True``.
+        (a lower ``PriorityTier`` of Slurm, with ``PreemptMode=REQUEUE``). It goes with ``backfill=True``.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def fifo(
     if backfill == "conservative":
         if one_queue:
             raise FleetError(
-                "backfill='conservative' keeps a place for every job, and has no first one that holds up others; leave "
+                "backfill='conservative' reserves devices for every job, so that none holds up others; leave "
                 "one_queue out"
             )
         return Backfilling("all", order, max_jobs=max_jobs)

@@ -1,11 +1,11 @@
-"""Conservative backfilling: every waiting job has a reservation, and a later job may run if it delays none of them.
+"""Conservative backfilling: every waiting job has a reservation; a later job may start early if it delays none of them.
 
-In the order of the queue, each job gets the earliest time and a place that jobs before it leave free, if all take as
-long as their users allowed them. Jobs whose time is now start. A job without a limit is taken to run for ever: it starts
-only where no reservation follows, and a job that waits for its devices has no reservation.
+In the order of the queue, each job reserves the earliest time and place that the jobs before it leave free, if all jobs
+take their whole time limits. Jobs whose reserved time is now start. A job without a time limit counts as endless: it
+starts only on devices that nobody has reserved, and a job that waits for its devices has no reservation.
 
-Reservations are made anew at every decision, as Slurm's backfilling does. A job never starts later because of one behind
-it in the queue. It may start later than it was told when one before it moves forward, because a job ended early.
+Reservations are made anew at every decision, as in Slurm. A job is never delayed by a job behind it in the queue. It may
+start later than it was told if another job ends early and a job before it moves forward.
 
 References
 ----------
@@ -32,7 +32,7 @@ _INF = float("inf")
 
 
 class _Earlier(NamedTuple):
-    """The earliest time that was found for a job; one that asks for the same, for as long or longer, has no earlier."""
+    """The earliest start found for a job: a job that asks for the same, for as long or longer, cannot start earlier."""
 
     limit_s: float
     start_s: float
@@ -58,14 +58,14 @@ class ConservativePlan:
         queue = [jobs.queued(int(number)) for number in jobs.waiting[:max_jobs]]
         last = self._last_that_fits(queue)
         for place, job in enumerate(queue):
-            # Reservations of jobs behind the last that can start now change nothing now.
+            # Behind the last job that can start now, reservations change nothing now.
             if place > last:
                 break
             if self._plan(job):
                 last = self._last_that_fits(queue[: last + 1])
 
     def _last_that_fits(self, queue: list[QueuedJob]) -> int:
-        """Return the place in the queue of the last job that finds a place among the devices that are free now, or -1."""
+        """Return the position in the queue of the last job that fits into the free devices, or -1."""
         for place in range(len(queue) - 1, -1, -1):
             if self._fits(queue[place]):
                 return place
@@ -80,7 +80,7 @@ class ConservativePlan:
 
     @cached_property
     def _over_time(self) -> FreeOverTime:
-        """Devices that are free over time, beside jobs that run and those that start; only needed if somebody waits."""
+        """Free devices over time, as running and starting jobs end; only computed if a job waits."""
         jobs = self._jobs
         over_time = FreeOverTime(self._free, jobs.now_s, [each.until_s for each in jobs.reservations])
         for number in jobs.running.tolist():
@@ -95,7 +95,7 @@ class ConservativePlan:
             on = self._free.find(
                 job.job, job.allowed, job.partition, self._jobs.open_nodes(job, self._jobs.now_s)
             )
-            if on is not None:  # nobody before it waits
+            if on is not None:  # no job before it waits
                 self._start(job, on)
                 return True
         earlier = self._earlier.get(job.asks)
@@ -119,10 +119,10 @@ class ConservativePlan:
         self._fits_now = {asks: fits for asks, fits in self._fits_now.items() if not fits}
 
     def why(self, number: int) -> str:
-        """Why a job waits."""
+        """Return why a job waits."""
         start_s = self._start_s.get(number)
         if start_s is None:
-            return "it finds no place, and jobs before it have not started yet"
+            return "no place is free for it, and jobs before it are waiting"
         if start_s == _INF:
-            return "it finds a place when jobs without a limit have ended"
-        return f"a place is reserved for it in {start_s - self._jobs.now_s:.0f} s at the latest"
+            return "it starts when jobs without a time limit have ended"
+        return f"devices are reserved for it: it starts in {start_s - self._jobs.now_s:.0f} s at the latest"

@@ -1,11 +1,11 @@
-"""EASY backfilling: a later job may run before the first that waits if it does not delay it.
+"""EASY backfilling: a later job may start before the first waiting job if it does not delay that job.
 
-Jobs start in the order of the queue. The first that finds no place gets a reservation: the earliest time at which it
-will find one, if all that run take as long as their users allowed them. A later job that finds a place now is started if
-it is over by then, or leaves the first a place then. Jobs without a limit are taken to run for ever. The first job that
-could have none of the nodes of those with a reservation, of other types or of another partition, gets one, too.
+Jobs start in the order of the queue. The first job that does not fit gets a reservation: the earliest time at which it
+will fit if all running jobs take their whole time limits. A later job that fits now starts if it ends before the
+reservation, or if the reserved job still fits beside it. A job without a time limit counts as endless. Where types of
+devices or partitions share no nodes, each such group of nodes has its own first job with a reservation.
 
-It is what Slurm's backfilling does for the first job that waits; Slurm's goes on and makes reservations for others.
+Slurm's backfilling does the same for the first waiting job, and goes on to make reservations for others.
 
 References
 ----------
@@ -31,7 +31,7 @@ _INF = float("inf")
 
 @dataclass
 class _Reservation:
-    """Reservation of a waiting job: when it will find a place, and all that is free then, with that place."""
+    """Reservation of a waiting job: when it will fit, and the devices that are free then, its own included."""
 
     first: QueuedJob
     start_s: float
@@ -39,7 +39,7 @@ class _Reservation:
     open_nodes: Ints
 
     def without(self, on: Ints, other: QueuedJob) -> TrialPlacement | None:
-        """Return the devices that are free then if a later job has some; None if the first has no place beside it."""
+        """Return the devices free at the reservation beside a later job; None if the reserved job would not fit."""
         free, first = self.free.copy(), self.first
         free.take(on, other.job)
         place = free.find(first.job, first.allowed, first.partition, self.open_nodes)
@@ -47,7 +47,7 @@ class _Reservation:
 
 
 class EasyPlan:
-    """The jobs that start now, played through job by job.
+    """The jobs that start now, tried in the order of the queue.
 
     Attributes
     ----------
@@ -59,13 +59,13 @@ class EasyPlan:
         self._jobs, self._free, self._one_queue = jobs, jobs.snapshot.trial(), one_queue
         self._reserved: list[_Reservation] = []
         self._start_s: dict[int, float] = {}
-        # By what jobs ask for: one that is over no earlier than this finds no place. What is free only becomes less.
+        # By what jobs ask for: a job that ends at this time or later cannot start. Free devices only become fewer.
         self._failed: dict[tuple[object, ...], float] = {}
         for number in self._candidates():
             self._try(jobs.queued(number))
 
     def _candidates(self) -> list[int]:
-        """Jobs that may start or get a reservation: all that fit by number, and the first of each kind that does not."""
+        """Return jobs that fit by number, which may start, and the first other of each kind, for a reservation."""
         snapshot, waiting = self._jobs.snapshot, self._jobs.waiting
         allowed, partition = snapshot.allowed[waiting], snapshot.partition[waiting]
         fits = snapshot.num_devices[waiting] <= self._free.most_free(allowed)
@@ -75,7 +75,7 @@ class EasyPlan:
         return [int(number) for number in waiting[fits]]
 
     def _try(self, job: QueuedJob) -> None:
-        """Start a waiting job if it may start now; if not, it may get a reservation."""
+        """Start a waiting job if it may start now, else reserve devices for it if it is the first."""
         end_s, open_nodes = float(self._jobs.end_s[job.number]), self._jobs.open_nodes(job, self._jobs.now_s)
         key = *job.asks, open_nodes.tobytes()
         failed = self._failed.get(key)
@@ -100,7 +100,7 @@ class EasyPlan:
         self.starting[job.number] = on
 
     def _reserve(self, first: QueuedJob) -> None:
-        """Find the earliest time at which devices that others give back, or reservations that end, leave it a place."""
+        """Reserve the earliest time at which the job fits, as running jobs and reservations of nodes end."""
         jobs, free = self._jobs, self._free.copy()
         occupied = {number: jobs.on_nodes(number) for number in jobs.running.tolist()} | self.starting
         moments_s = {float(jobs.end_s[number]) for number in occupied} | {
@@ -120,7 +120,9 @@ class EasyPlan:
     def why(self, number: int) -> str:
         """Why a job waits."""
         if number not in self._start_s:
-            return "it finds no place, or would delay the first job that waits"
+            return "no place is free for it, or it would delay the first waiting job"
         in_s = self._start_s[number] - self._jobs.now_s
-        when = f"in {in_s:.0f} s at the latest" if in_s < _INF else "when jobs without a limit have ended"
-        return f"it is the first that finds no place; one is kept for it {when}"
+        when = (
+            f"in {in_s:.0f} s at the latest" if in_s < _INF else "when jobs without a time limit have ended"
+        )
+        return f"it is the first that does not fit; devices are reserved for it: it starts {when}"

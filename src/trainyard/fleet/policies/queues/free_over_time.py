@@ -1,4 +1,4 @@
-"""Devices that will be free over time: from each moment at which that changes to the next, by node."""
+"""Free devices of every node over time, in spans between the moments at which they change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
     ----------
     span : index of the span with which it begins.
     on : devices of every node.
-    is_now : whether these are free now; a slot may begin now and wait for jobs beyond their limits.
+    is_now : whether the devices are free now. A slot may begin now and wait for jobs that run beyond their limits.
     """
 
     span: int
@@ -44,12 +44,12 @@ class Slot(NamedTuple):
 
 
 class FreeOverTime:
-    """Free devices of every node, with their processors and memory, in spans of time; the first begins now.
+    """Free devices, processors and memory of every node in spans of time; the first span begins now.
 
     Parameters
     ----------
-    free : what is free now.
-    moments_s : when spans are to begin, beside those at which devices become free.
+    free : devices that are free now.
+    moments_s : further moments at which a span begins, beside those at which devices become free.
     """
 
     def __init__(self, free: TrialPlacement, now_s: float, moments_s: list[float]) -> None:
@@ -61,7 +61,10 @@ class FreeOverTime:
             self._split(moment_s, 1)
 
     def _split(self, moment_s: float, first: int) -> int:
-        """Let a span begin at a moment, and return its index, at least ``first``; the number of spans for never."""
+        """Split the span at a moment; return the index of the span that begins there, at least ``first``.
+
+        The index is the number of spans if the moment is infinite.
+        """
         times_s = self._times_s
         span = first + int(np.searchsorted(times_s[first:], moment_s))
         if moment_s < _INF and (span == len(times_s) or times_s[span] > moment_s):
@@ -71,14 +74,14 @@ class FreeOverTime:
         return span
 
     def release(self, end_s: float, on: Ints, job: Placeable) -> None:
-        """Devices of a running job are free from its end."""
+        """Free the devices of a running job from its end on."""
         span = self._split(end_s, 1)
         _count(
             self._free, self._left, span, len(self._times_s), on, np.array(needs_of(job)), -1, self._auxiliary
         )
 
     def occupy(self, slot: Slot, limit_s: float, job: Placeable) -> None:
-        """A job has its slot for so long."""
+        """Take the devices of a slot for the time limit of its job."""
         until = self._split(slot.start_s + limit_s, slot.span + 1)
         _count(self._free, self._left, slot.span, until, slot.on, np.array(needs_of(job)), 1, self._auxiliary)
 
@@ -87,7 +90,7 @@ class FreeOverTime:
 
         Parameters
         ----------
-        may_be_now : whether it may begin with the first span.
+        may_be_now : whether the slot may begin with the first span.
         """
         first = 0 if may_be_now else 1 + int(np.searchsorted(self._times_s[1:], from_s))
         closed = list(job.closed)
@@ -107,7 +110,7 @@ class FreeOverTime:
 
 @lean
 def _count(free, left, first, until, on, need, sign, auxiliary):  # type: ignore[no-untyped-def]
-    """So many devices of every node, and what comes with them, are taken (1) or free (-1) in some spans."""
+    """Take (1) or free (-1) devices of every node, with their processors and memory, in some spans."""
     for span in range(first, until):
         for node in range(len(on)):
             free[span, node] -= sign * on[node]
@@ -119,11 +122,11 @@ def _count(free, left, first, until, on, need, sign, auxiliary):  # type: ignore
 def _earliest(  # type: ignore[no-untyped-def]
     first, times_s, free, left, limit_s, closed_s, closed_nodes, asked, nodes, auxiliary
 ):
-    """The first span, from ``first`` on, with which a job may begin, and its devices of every node; none if it may not.
+    """Return the first span from ``first`` on in which a job fits, and its devices of every node; -1 and none else.
 
     Parameters
     ----------
-    closed_s, closed_nodes : beginning and end of each reservation that is for others, and 1 for each of its nodes.
+    closed_s, closed_nodes : begin and end of each reservation for others, and 1 for each of its nodes.
     """
     wanted, bits, own, usable, how, need = asked
     per_node, aux, has_racks = nodes.copy(), auxiliary.copy(), are_in_racks(nodes)
@@ -148,7 +151,7 @@ def _earliest(  # type: ignore[no-untyped-def]
 
 @lean
 def _least_free(span, end_s, wanted, own, times_s, free, left, per_node, aux):  # type: ignore[no-untyped-def]
-    """Write down what is free from a span until a time; return the first span with too few devices in all, or -1."""
+    """Write the devices free from a span until a time; return the first span with too few of them, or -1."""
     for node in range(len(own)):
         per_node[FREE, node] = free[span, node]
         for what in range(2 if aux.shape[1] else 0):
@@ -169,7 +172,7 @@ def _least_free(span, end_s, wanted, own, times_s, free, left, per_node, aux):  
 
 @compiled
 def _without_closed(usable, start_s, end_s, closed_s, closed_nodes):  # type: ignore[no-untyped-def]
-    """The usable nodes without those of reservations for others that overlap a time; empty if all may be had."""
+    """Return usable nodes without those reserved for others in a time; empty if all nodes are usable."""
     found = usable
     for row in range(len(closed_s)):
         if start_s < closed_s[row, 1] and closed_s[row, 0] < end_s:
