@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sleeping_clock import Clock
 
 from trainyard.fleet.run import measure
 from trainyard.fleet.run.backend import USUAL_LIMITS, Progress
@@ -18,19 +19,6 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
-
-
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @pytest.mark.parametrize("step_s", [0.05, 0.7, 1.9])

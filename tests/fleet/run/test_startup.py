@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sleeping_clock import Clock
 
 from trainyard.cli import main as cli
 from trainyard.fleet.errors import FleetError
@@ -24,19 +25,6 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
 START_S, STEP_S, STOP_S, COMMAND_S = 7.0, 0.5, 0.75, 0.5
-
-
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class Starts:
