@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -178,11 +178,16 @@ def test_only_so_many_jobs_of_the_queue_are_looked_at() -> None:
     ("backfill", "kind", "name"), [("easy", QueuedJobs, "on_nodes"), ("conservative", FreeOverTime, "_split")]
 )
 def test_a_place_after_the_first_end_is_found_however_many_jobs_run(
-    backfill: Literal["easy", "conservative"], kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+    backfill: Literal["easy", "conservative"], kind: type[Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What costs as much as there are nodes or spans is done a few times at a decision, not for every job that runs."""
     does, of_decision = getattr(kind, name), list[object]()
-    monkeypatch.setattr(kind, name, lambda self, *given: of_decision.append(self) or does(self, *given))
+
+    def counted(self: object, *given: Any) -> Any:
+        of_decision.append(self)
+        return does(self, *given)
+
+    monkeypatch.setattr(kind, name, counted)
     jobs = [of(f"runs{number}", 0, 1, 100 + number) for number in range(39)]
     jobs += [of("waits", 1, 2, 10), of("behind", 2, 1, 500)]
     done = finished(simulate_fleet(jobs, Cluster.uniform(1, 40), fifo(backfill=backfill)))
