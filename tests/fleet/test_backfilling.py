@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 from backfill_simulator import INF, Asked, Closed, Shop, run
@@ -12,6 +15,8 @@ from runs import finished
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
+from trainyard.fleet.policies.queues.backfill_jobs import QueuedJobs
+from trainyard.fleet.policies.queues.free_over_time import FreeOverTime
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
@@ -167,6 +172,27 @@ def test_only_so_many_jobs_of_the_queue_are_looked_at() -> None:
         for most in (2, 3, None)
     }
     assert done == {2: 130, 3: 13, None: 13}
+
+
+@pytest.mark.parametrize(
+    ("backfill", "kind", "name"), [("easy", QueuedJobs, "on_nodes"), ("conservative", FreeOverTime, "_split")]
+)
+def test_a_place_after_the_first_end_is_found_however_many_jobs_run(
+    backfill: Literal["easy", "conservative"], kind: type[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What costs as much as there are nodes or spans is done a few times at a decision, not for every job that runs."""
+    does, of_decision = getattr(kind, name), list[object]()
+
+    def counted(self: object, *given: Any) -> Any:
+        of_decision.append(self)
+        return does(self, *given)
+
+    monkeypatch.setattr(kind, name, counted)
+    jobs = [of(f"runs{number}", 0, 1, 100 + number) for number in range(39)]
+    jobs += [of("waits", 1, 2, 10), of("behind", 2, 1, 500)]
+    done = finished(simulate_fleet(jobs, Cluster.uniform(1, 40), fifo(backfill=backfill)))
+    assert (done["waits"], done["behind"]) == (110, 601)
+    assert 0 < max(Counter(map(id, of_decision)).values()) <= 3
 
 
 def test_a_queue_by_priority_starts_the_urgent_first() -> None:

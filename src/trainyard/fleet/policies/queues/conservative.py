@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
-from trainyard.fleet.policies.queues.free_over_time import FreeOverTime
+from trainyard.fleet.policies.queues.free_over_time import FreeOverTime, Release
 from trainyard.fleet.snapshot import Ints
 
 __all__ = ["ConservativePlan"]
@@ -82,12 +82,11 @@ class ConservativePlan:
     def _over_time(self) -> FreeOverTime:
         """Free devices over time, as running and starting jobs end; only computed if a job waits."""
         jobs = self._jobs
-        over_time = FreeOverTime(self._free, jobs.now_s, [each.until_s for each in jobs.reservations])
-        for number in jobs.running.tolist():
-            over_time.release(float(jobs.end_s[number]), jobs.on_nodes(number), jobs.snapshot.job(number))
-        for number, on in self.starting.items():
-            over_time.release(float(jobs.end_s[number]), on, jobs.snapshot.job(number))
-        return over_time
+        on_of = {number: jobs.on_nodes(number) for number in jobs.running.tolist()} | self.starting
+        releases = (
+            Release(float(jobs.end_s[number]), on, jobs.snapshot.job(number)) for number, on in on_of.items()
+        )
+        return FreeOverTime(self._free, jobs.now_s, [each.until_s for each in jobs.reservations], releases)
 
     def _plan(self, job: QueuedJob) -> bool:
         """Reserve the earliest time and place of a job; return whether it starts now."""

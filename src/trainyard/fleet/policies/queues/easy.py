@@ -102,14 +102,14 @@ class EasyPlan:
     def _reserve(self, first: QueuedJob) -> None:
         """Reserve the earliest time at which the job fits, as running jobs and reservations of nodes end."""
         jobs, free = self._jobs, self._free.copy()
-        occupied = {number: jobs.on_nodes(number) for number in jobs.running.tolist()} | self.starting
-        moments_s = {float(jobs.end_s[number]) for number in occupied} | {
-            each.until_s for each in jobs.reservations
-        }
+        ending: dict[float, list[int]] = {each.until_s: [] for each in jobs.reservations}
+        for number in (*jobs.running.tolist(), *self.starting):
+            ending.setdefault(float(jobs.end_s[number]), []).append(number)
         start_s, open_nodes = _INF, ALL
-        for moment_s in sorted(moments_s - {_INF}):
-            for number in [number for number in occupied if jobs.end_s[number] == moment_s]:
-                free.give(occupied[number], jobs.snapshot.job(number))
+        for moment_s in sorted(ending.keys() - {_INF}):
+            for number in ending[moment_s]:
+                on = self.starting[number] if number in self.starting else jobs.on_nodes(number)
+                free.give(on, jobs.snapshot.job(number))
             open_nodes = jobs.open_nodes(first, moment_s)
             if free.find(first.job, first.allowed, first.partition, open_nodes) is not None:
                 start_s = moment_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from trainyard.fleet.place.trial import Placeable, TrialPlacement
 from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
 from trainyard.fleet.snapshot import Floats, Ints
 
-__all__ = ["FreeOverTime", "Slot"]
+__all__ = ["FreeOverTime", "Release", "Slot"]
 
 _INF = float("inf")
 
@@ -43,6 +44,14 @@ class Slot(NamedTuple):
     is_now: bool
 
 
+class Release(NamedTuple):
+    """Devices of every node that a job gives back at its end."""
+
+    end_s: float
+    on: Ints
+    job: Placeable
+
+
 class FreeOverTime:
     """Free devices, processors and memory of every node in spans of time; the first span begins now.
 
@@ -50,15 +59,25 @@ class FreeOverTime:
     ----------
     free : devices that are free now.
     moments_s : further moments at which a span begins, beside those at which devices become free.
+    releases : of the jobs that have devices now.
     """
 
-    def __init__(self, free: TrialPlacement, now_s: float, moments_s: list[float]) -> None:
+    def __init__(
+        self, free: TrialPlacement, now_s: float, moments_s: list[float], releases: Iterable[Release]
+    ) -> None:
         self._how_of, (self._nodes, self._auxiliary, self._members) = free.how_of, free.tables
-        self._times_s: Floats = np.array([now_s])
-        self._free: Ints = self._nodes[FREE][None].copy()
-        self._left: Floats = self._auxiliary[LEFT][None].copy()
-        for moment_s in moments_s:
-            self._split(moment_s, 1)
+        ending: dict[float, list[Release]] = {moment_s: [] for moment_s in moments_s}
+        for release in releases:
+            ending.setdefault(release.end_s, []).append(release)
+        later_s = sorted(ending.keys() - {_INF})
+        self._times_s: Floats = np.array([now_s, *later_s])
+        # All spans at once: to insert them one by one takes the square of the time.
+        self._free: Ints = np.repeat(self._nodes[FREE][None], len(self._times_s), axis=0)
+        self._left: Floats = np.repeat(self._auxiliary[LEFT][None], len(self._times_s), axis=0)
+        for span, end_s in enumerate(later_s, 1):
+            self._free[span], self._left[span] = self._free[span - 1], self._left[span - 1]
+            for _, on, job in ending[end_s]:
+                self._change(span, span + 1, on, job, -1)
 
     def _split(self, moment_s: float, first: int) -> int:
         """Split the span at a moment; return the index of the span that begins there, at least ``first``.
@@ -73,17 +92,14 @@ class FreeOverTime:
             self._left = np.insert(self._left, span, self._left[span - 1], axis=0)
         return span
 
-    def release(self, end_s: float, on: Ints, job: Placeable) -> None:
-        """Free the devices of a running job from its end on."""
-        span = self._split(end_s, 1)
-        _count(
-            self._free, self._left, span, len(self._times_s), on, np.array(needs_of(job)), -1, self._auxiliary
-        )
+    def _change(self, first: int, until: int, on: Ints, job: Placeable, sign: int) -> None:
+        """Note that a job takes devices (1) or gives them back (-1) in some spans."""
+        _count(self._free, self._left, first, until, on, np.array(needs_of(job)), sign, self._auxiliary)
 
     def occupy(self, slot: Slot, limit_s: float, job: Placeable) -> None:
         """Take the devices of a slot for the time limit of its job."""
         until = self._split(slot.start_s + limit_s, slot.span + 1)
-        _count(self._free, self._left, slot.span, until, slot.on, np.array(needs_of(job)), 1, self._auxiliary)
+        self._change(slot.span, until, slot.on, job, 1)
 
     def earliest(self, job: QueuedJob, jobs: QueuedJobs, from_s: float, may_be_now: bool) -> Slot | None:
         """Find the earliest slot of a job that begins at a time or later; None if it has none.
