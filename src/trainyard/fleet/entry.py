@@ -1,4 +1,4 @@
-"""One entry of the catalog: a published system, how it is made, and what is said of it."""
+"""One entry of the catalog: a published system, its factory, and its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of policies that say something of some virtual clusters, users or accounts: pairs of a name and a value."""
+"""Options of policies for some virtual clusters, users or accounts: pairs of a name and a value."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["check_pairs", "check_weights"]
 def check_pairs(
     option: str, given: object, allowed: str, is_allowed: Callable[[Any], bool], of: str = "virtual cluster"
 ) -> None:
-    """Whether an option is pairs of the name of a virtual cluster and a value, each name once.
+    """Check that an option is pairs of a name and a value, each name once.
 
     Parameters
     ----------
     option : what errors call it.
     allowed, is_allowed : values, in words and as a test.
-    of : what the names are of.
+    of : kind of the names, such as "user".
 
     Raises
     ------
@@ -43,7 +43,7 @@ def check_pairs(
 
 
 def check_weights(option: str, given: object, of: str = "virtual cluster") -> None:
-    """Whether an option is pairs of a name and a finite weight above 0; parameters and errors as of `check_pairs`."""
+    """Check that an option is pairs of a name and a finite weight above 0; see `check_pairs`."""
     check_pairs(option, given, "a finite weight above 0", _is_weight, of)
 
 

@@ -42,10 +42,10 @@ class Traits:
     places_by : by what it says of some jobs how they are to be placed, in words; empty if it does of none.
     without_placing : makes the same policy, which leaves that to the run.
     holds_up : whom a job may hold up that finds no place; see `HoldsUp`.
-    tries_places : whether it tries by `Snapshot.trial` which jobs find a place, and names those only: if one of them were
-        left out, its devices would be idle.
-    usage_half_life_s : time in which the device time that `Snapshot.usage_device_s` counts is halved, infinite for never;
-        None for a policy that does not read it.
+    tries_places : whether it places jobs by `Snapshot.trial` and returns only those that fit: if one were taken out, its
+        devices would be idle.
+    usage_half_life_s : half-life of `Snapshot.usage_device_s`, seconds; infinite if usage always counts in full. None for
+        a policy that does not read usage.
     supports : wishes of jobs that it supports; a job with another wish is refused. The placement that policies share
         supports equal workers.
     compiled : the same policy in compiled code.

@@ -55,8 +55,8 @@ class Cluster(Shown):
     partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
         cluster is called so has nodes of that partition only.
     changes : when nodes come and go while jobs run, in the order of time.
-    reservations : nodes that are kept for somebody, or for maintenance, for a time.
-    qos : names of qualities of service, each with the priority that its jobs have beside their own.
+    reservations : nodes kept for some users or accounts, or for maintenance, for a time.
+    qos : names of qualities of service (QOS), each with the priority that it adds to that of its jobs.
     prices : device types, each with the price of one device for an hour; empty for none. All types of the nodes have one.
     away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     outside : numbers of nodes that are for other jobs only: they count as none, too, also when all are there.

@@ -12,7 +12,7 @@ A device of which only the name is known is ``{name: V100}``, and a node with su
 say what their hosts have, ``cpus: 96``, ``memory_bytes: 5e11`` and ``rack: r1``.
 
 The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions, say when
-nodes come and go or are reserved, and what qualities of service and devices are worth::
+nodes come and go or are reserved, priorities of qualities of service, and prices of devices::
 
     cluster: 8x8xV100@96cpu,1440GiB+4x8xA100@128cpu,2000GiB
     partitions:
@@ -22,10 +22,10 @@ nodes come and go or are reserved, and what qualities of service and devices are
     changes:            # of nodes, over time: see `NodeChange`
       - {at_s: 86400, leave: 0-1}
       - {at_s: 172800, come: 0-1}
-    reservations:       # by users or accounts, or of nobody, as for maintenance: see `Reservation`
+    reservations:       # for users or accounts, or for nobody: maintenance; see `Reservation`
       - {from_s: 90000, until_s: 97200, nodes: 2-7}
       - {from_s: 97200, until_s: 176400, nodes: 8-11, accounts: [vision]}
-    qos: {high: 1000, low: -1000}      # priorities of qualities of service, beside those of their jobs
+    qos: {high: 1000, low: -1000}      # priorities that a QOS adds to those of its jobs
     prices: {V100: 2.48, A100: 4.10}   # of one device for an hour; types that the cluster lacks may have one, too
 """
 

@@ -42,7 +42,7 @@ class Options(RunningOptions):
     measure: bool = False
     """First run every training alone for some seconds on the backend; predict with the measured speeds and starts."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write a page with figures of both."""
+    """Write a page with figures of the prediction and the run."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

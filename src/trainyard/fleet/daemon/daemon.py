@@ -339,7 +339,7 @@ class Daemon:
         job = self._job_of(record)
         self.driver.restore(job, self.clock(), self._past_of(record))
         if record.grant is not None and record.name not in self._running():
-            why = "it did not run any more when the daemon came back"
+            why = "it was no longer running when the daemon started again"
             self._write_event(Event(self.clock(), job, Happening.LEAVES, record.grant, why))
 
     def _running(self) -> set[str]:

@@ -12,7 +12,7 @@ from trainyard.fleet.place.free import Floats, FreeDevices
 from trainyard.fleet.place.nodes import WORKER, Ints
 
 ALL: Ints = np.zeros(0, np.int64)
-"""In place of nodes that a job may have, that it may have all."""
+"""Stands for all nodes, where nodes that a job may use are given."""
 
 
 class Placeable(Asking, Protocol):
@@ -50,7 +50,7 @@ class TrialPlacement:
 
     @property
     def tables(self) -> tuple[Ints, Floats, Ints]:
-        """Return the tables of nodes, of what they have beside devices, and of the nodes of every partition."""
+        """Return the tables of nodes, of their processors and memory, and of the nodes of every partition."""
         nodes, _, auxiliary = self._tables
         return nodes, auxiliary, self._members
 

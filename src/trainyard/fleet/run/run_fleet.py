@@ -36,8 +36,8 @@ def run_fleet(
 ) -> FleetRun:
     """Run a workload to its end on a backend.
 
-    Jobs of an earlier run that was killed may still run on the backend: they leave first, with a checkpoint, and go on
-    from there when the policy says so.
+    Jobs of an earlier, killed run may still run on the backend. They first stop with a checkpoint, and continue from it
+    when the policy starts them.
 
     Parameters
     ----------

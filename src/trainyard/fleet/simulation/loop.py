@@ -72,7 +72,7 @@ class EventRules(NamedTuple):
     Attributes
     ----------
     preempts : whether devices may be taken from jobs that run.
-    look_every : moments between two looks at whether anything goes on.
+    look_every : moments between two checks that the run makes progress.
     """
 
     preempts: bool
@@ -131,7 +131,7 @@ def until_decision(rules, is_last, lease_s, tables):  # type: ignore[no-untyped-
     ----------
     rules : `EventRules`.
     is_last : whether no jobs come after those that are known.
-    lease_s : when the next lease ends; infinite where there is none. With one, every moment is one to decide.
+    lease_s : end of the next lease; infinite without one. With a lease, every moment is a decision.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def until_decision(rules, is_last, lease_s, tables):  # type: ignore[no-untyped-
 
 @lean
 def is_to_look(rules, clock):  # type: ignore[no-untyped-def]
-    """A moment is over; returns whether it is time to look whether anything goes on."""
+    """End a moment; return whether it is time to check that the run makes progress."""
     clock.moment_s = np.inf
     clock.num_moments += 1
     return clock.num_moments % rules.look_every == 0

@@ -1,7 +1,7 @@
 """Simulating: time jumps from event to event, and nothing is sampled.
 
-A run begins in Python. What is simple goes on in compiled code, once there is enough of it: events for any policy, and
-the decisions of policies that offer them there.
+A run begins in Python. A long and simple run continues in compiled code: events for any policy, and also decisions for
+policies with compiled decisions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
-# To load compiled code takes as long as some thousands of moments take without it, where decisions are a part of it;
-# else as long as some hundred.
+# Moments in Python that take as long as loading compiled code, with decisions in it and without.
 _COMPILED_AFTER, _COMPILED_EVENTS_AFTER = 5000, 500
 
 
@@ -92,7 +91,7 @@ class Simulator:
                 self._run_compiled()
 
     def _go_on(self) -> bool:
-        """Go to the next moment at which the policy is asked; whether there is one."""
+        """Advance to the next decision of the policy; return whether there is one."""
         if self.events is None and self._is_simple and self.clock.num_moments >= self._events_after:
             given = self.arrivals, self.ends, self.domains.whole, self.check.look_every
             self.events = CompiledEvents(self.allocator, *given)
@@ -105,7 +104,7 @@ class Simulator:
 
     @property
     def _is_simple(self) -> bool:
-        """Whether jobs come and end, and nothing else happens or is noted; those that come next wait for devices."""
+        """Whether jobs only arrive and end, nothing else happens or is noted, and arriving jobs wait for devices."""
         happens = self.rounds is not None or self.job_failures.may_be or self.node_events
         is_noted = self.table.usage is not None
         runs_already = self.arrivals.job is not None and self.arrivals.job.ran_s > 0
@@ -113,12 +112,12 @@ class Simulator:
 
     @property
     def _events_after(self) -> int:
-        """Moments after which events are in compiled code; decisions come first where they can be there, too."""
+        """Number of moments after which events run in compiled code; that of decisions if these are compiled, too."""
         decides = traits_of(self.policy).compiled is not None and self.allocator.is_plain
         return _COMPILED_AFTER if decides else _COMPILED_EVENTS_AFTER
 
     def _pass_compiled(self, events: CompiledEvents) -> bool:
-        """Do as `_go_on` in compiled code; False where Python has to go on."""
+        """Do the same as `_go_on` in compiled code; return False if Python has to continue."""
         while (why := events.next(self.clock)) != DECIDE:
             if why == COMING:
                 events.leave()
@@ -173,7 +172,7 @@ class Simulator:
         self._begin_moment(next_s)
 
     def _begin_moment(self, now_s: float) -> None:
-        """Let leases end, and note who is to decide."""
+        """End leases, and note which domains decide."""
         ending = self.coordinator.end_leases(now_s)
         if self.domains.parts:
             for row in ending:
@@ -182,7 +181,7 @@ class Simulator:
             self.domains.whole.is_due = True
 
     def _look(self) -> None:
-        """Whether anything goes on."""
+        """Check that the run makes progress."""
         coming = self.arrivals if self.events is None else self.events
         self.check.look(self.clock.now_s, self.node_events.may_come, coming.jobs_may_come)
 

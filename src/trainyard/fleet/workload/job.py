@@ -231,8 +231,8 @@ class Job(JobRequest):
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     qos : its quality of service, by a name of its cluster.
     killed_after_s : time with devices after which it is ended, whatever it has done; None if it may take its time.
-    ran_s : time for which it had run before it arrived; it has devices at once, as when a trace begins. ``work`` and
-        ``limit_s`` are what is left. 0 for other jobs.
+    ran_s : seconds for which it ran before it arrived; it gets devices at once. ``work`` and ``limit_s`` are what is
+        left. 0 for other jobs.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     command : that it runs, as fast as its profile declares; None for other jobs.
     """

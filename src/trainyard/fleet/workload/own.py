@@ -34,8 +34,8 @@ virtual_cluster     to which it belongs
 qos                 its quality of service, by name
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
-ran_s               seconds that it has run when it arrives, as when the trace begins: it has devices  0
-                    at once; of ``length_s`` and ``limit_s``, the rest is left
+ran_s               seconds for which it has already run when it arrives: it gets devices at once, and  0
+                    runs for the rest of ``length_s`` and ``limit_s``
 started_s           when it really started, where that is known, counted as arrival_s                not known
 attempts            instead, where it was interrupted: when it really had devices, ``START:END``     not known
                     separated by spaces; ``START:END*DEVICES`` where these were not num_devices
