@@ -61,7 +61,7 @@ class KilledRun:
             "--folder",
             self.folder,
         )
-        command = [sys.executable, "-m", "trainyard.cli.main", "fleet", "run", *map(str, options)]
+        command = [sys.executable, "-m", "trainyard", "fleet", "run", *map(str, options)]
         with self._log.open("a") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, text=True)
 
