@@ -93,7 +93,6 @@ FOUND = [
 
 
 def beside(*left_out: str) -> tuple[int, ...]:
-    """Memory of both ranks beside that of some kinds."""
     return tuple(sum(each[kind] for kind in each if kind not in left_out) for each in SIMULATED.memory)
 
 
@@ -160,7 +159,7 @@ def test_a_prediction_shows_each_number_under_its_name() -> None:
 
 
 def test_a_document_of_a_prediction_has_each_number_in_its_field() -> None:
-    share = {"pipeline": 1, "parts": "3 of 4 parts along data"}
+    unequal = {"pipeline": 1, "parts": "3 of 4 parts along data"}
     prediction = {
         "step_s": pytest.approx(0.067),
         "rows_per_s": pytest.approx(48 / 0.067),
@@ -173,7 +172,7 @@ def test_a_document_of_a_prediction_has_each_number_in_its_field() -> None:
         "allocated_bytes": beside(*OVERHEAD_KINDS),
         "reserved_bytes": beside("context", "communication buffers"),
         "memory_limit_bytes": (round(1.7 * PEAKS[0]), round(1.2 * PEAKS[1])),
-        "shares": [share | {"peak_bytes": 23 * 2**20, "limit_bytes": 29 * 2**20}],
+        "shares": [unequal | {"peak_bytes": 23 * 2**20, "limit_bytes": 29 * 2**20}],
         "num_bytes": ({"send": 701}, {"send": 809}),
         "model_flops": 7.3e12,
         "ops": {"num_measured": 12, "estimated": {"aten.mm(4)": "too large"}, "num_disturbed": 5},
