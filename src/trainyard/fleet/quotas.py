@@ -17,7 +17,7 @@ once. Under another, no further job borrows, and the account gets devices as the
 
 References
 ----------
-"Cluster Queue" and "Preemption", documentation of Kueue (kueue.sigs.k8s.io). "Capacity Scheduler", documentation of
+"Cluster Queue" and "Preemption", documentation of Kueue. "Capacity Scheduler", documentation of
 Apache Hadoop YARN.
 """
 
