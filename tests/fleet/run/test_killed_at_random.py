@@ -60,6 +60,7 @@ class KilledRun:
             "srtf",
             "--folder",
             self.folder,
+            *("--start", "0s", "--restart", "0s"),  # no job is started to measure it, which could be killed
         )
         command = [sys.executable, "-m", "trainyard", "fleet", "run", *map(str, options)]
         with self._log.open("a") as log:

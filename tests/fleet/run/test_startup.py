@@ -119,7 +119,9 @@ def test_a_job_starts_on_a_type_that_it_can_have(clock: Clock, tmp_path: Path) -
 def test_what_cannot_start_is_one_error(kind: str, clock: Clock, tmp_path: Path) -> None:
     backend: Any = Starts(clock, tmp_path, failure="there is no room")
     job = training("a", 1) if kind == "training" else command("a", tmp_path.parent)
-    with pytest.raises(FleetError, match="there is no room"):
+    with pytest.raises(
+        FleetError, match=r"a start of .* was not measured: .*there is no room.*Give --start and --restart"
+    ):
         measured_start([job], backend)
     assert [path for path in tmp_path.iterdir() if kind == "command"] == []
 

@@ -58,7 +58,13 @@ def measured_start(
         size = devices_text(job.num_devices)
         what = f"a command on {size}" if job.command is not None else f"{job.model} on {size}"
         progress(_STAGE, f"{number + 1} of {len(kinds)}, {what}; then the prediction")
-        took_s.append(_of_command(job, backend) if job.command is not None else _of_training(job, backend))
+        measure = _of_training if job.command is None else _of_command
+        try:
+            took_s.append(measure(job, backend))
+        except FleetError as error:
+            raise FleetError(
+                f"a start of {what} was not measured: {error}. Give --start and --restart to go on without"
+            ) from error
         tell(f"a start of {what} takes {took_s[-1]:.1f} s")
     mean_s = fmean(took_s, weights=[len(kind) for kind in kinds])
     return Costs(mean_s, mean_s)
