@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -15,6 +16,7 @@ import torch
 from tests.serve.run.tiny_models import made
 from transformers import PreTrainedModel
 
+from trainyard import user_file
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_process import AddRequest, EngineFailed, EngineReady, EngineSpec, engine_main
@@ -91,7 +93,12 @@ def _failing_later(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def test_a_model_that_fails_before_it_serves_is_one_line_about_its_folder(spec: EngineSpec):
+def test_a_model_that_fails_before_it_serves_is_one_line_about_its_folder(
+    spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+):
+    # Another test may have loaded a user's file from this folder; the model here would be one beside it.
+    for name in [name for name in sys.modules if name.startswith(user_file._PREFIX)]:
+        monkeypatch.delitem(sys.modules, name)
     failing = replace(spec, policy="vllm", load=_failing_later)
     ours, theirs = Pipe()
     with ours, theirs:
