@@ -15,8 +15,8 @@ from runs import finished
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
+from trainyard.fleet.policies.queues.availability import Availability
 from trainyard.fleet.policies.queues.backfill_jobs import QueuedJobs
-from trainyard.fleet.policies.queues.free_over_time import FreeOverTime
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
@@ -175,7 +175,7 @@ def test_only_so_many_jobs_of_the_queue_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backfill", "kind", "name"), [("easy", QueuedJobs, "on_nodes"), ("conservative", FreeOverTime, "_split")]
+    ("backfill", "kind", "name"), [("easy", QueuedJobs, "on_nodes"), ("conservative", Availability, "_split")]
 )
 def test_a_place_after_the_first_end_is_found_however_many_jobs_run(
     backfill: Literal["easy", "conservative"], kind: type[Any], name: str, monkeypatch: pytest.MonkeyPatch

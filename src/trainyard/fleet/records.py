@@ -320,7 +320,7 @@ class FleetRun(Shown):
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
-    """Order runs: those that completed more jobs come first, of these the shortest mean completion time."""
+    """Order runs by the number of completed jobs, the largest first, then by mean completion time."""
     return tuple(sorted(runs, key=lambda run: (run.num_killed - len(run.jobs), run.mean_completion_s)))
 
 

@@ -81,15 +81,15 @@ class Snapshot:
     partition = Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
     weight = Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
     deadline_s = Column[Floats](
-        "Deadlines, infinite for jobs without one.", lambda s: s._kept("deadline_s"), ("deadline",)
+        "Deadlines, infinite for jobs without one.", lambda s: s._submitted("deadline_s"), ("deadline",)
     )
     limit_s = Column[Floats](
         "Times that users allowed their jobs, infinite for jobs without one.",
-        lambda s: s._kept("limit_s"),
+        lambda s: s._submitted("limit_s"),
         ("limit",),
     )
     priority = Column[Floats](
-        "Priorities, the larger the more urgent.", lambda s: s._kept("priority"), ("priority",)
+        "Priorities, the larger the more urgent.", lambda s: s._submitted("priority"), ("priority",)
     )
     was_admitted = Column[Bools](
         "Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it "
@@ -131,7 +131,7 @@ class Snapshot:
     )
     done = Column[Floats](
         "Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read.",
-        lambda s: s._kept("work") - s._left,
+        lambda s: s._submitted("work") - s._left,
     )
     left = Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
     left_s = Column[Floats](
@@ -202,7 +202,7 @@ class Snapshot:
         by : attribute of jobs, such as "user".
         """
         numbers = self._table.groups.setdefault(by, {})
-        of_jobs = self._table.kept_of(
+        of_jobs = self._table.cached(
             f"group by {by}",
             self.rows,
             lambda row: numbers.setdefault(getattr(self._known(row), by), len(numbers)),
@@ -296,7 +296,7 @@ class Snapshot:
     def _fair_times_s(self) -> Floats:
         """Return `fair_s`: the times that jobs take alone are found once, the rest at each decision."""
         fair, table = FairTimes(self.cluster.whole), self._table
-        alone_s = table.kept_of(
+        alone_s = table.cached(
             "alone_s", self.rows, lambda row: fair.alone_s(table.job(row), int(table.allowed[row]))
         )
         return fair.shared_s(alone_s, self.num_devices, table.mean_jobs(self.rows, self.now_s))
@@ -394,5 +394,5 @@ class Snapshot:
             grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
         return job.profile.work_per_s(self._spot(grant, device_type), grant)
 
-    def _kept(self, name: str) -> Floats:
-        return self._table.attribute_of(name, self.rows)
+    def _submitted(self, name: str) -> Floats:
+        return self._table.submitted(name, self.rows)

@@ -16,13 +16,13 @@ Wish = Literal["gang", "equal workers", "pinned cell", "partition", "reservation
 pinned cell; the nodes of a partition; and nodes that are reserved for a time."""
 
 HoldsUp = Literal["nobody", "same nodes", "all"]
-"""Jobs that a job without a place holds up: none, those that could have some of the same nodes, or all."""
+"""Whom a waiting job that does not fit holds up: no job, jobs that could use some of the same nodes, or all jobs."""
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """Wishes that a policy supports if it leaves placement to the run and gives jobs as many devices as they ask for."""
 
 WITH_RESERVATIONS: frozenset[Wish] = frozenset({"reservation"})
-"""What a policy that keeps nodes free for reservations supports beside others."""
+"""Wish of a cluster: nodes are kept free for reservations. A policy may support it beside other wishes."""
 
 ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
 """Wishes that a policy supports if it only orders jobs, whichever devices they can have."""

@@ -1,4 +1,4 @@
-"""Speeds by device type, for jobs of which only the length is known."""
+"""Speeds by device type, for jobs with a length and no speeds of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TypeSpeeds", "speeds_by_type", "unknown_speeds_warning", "with_speed
 
 @dataclass(frozen=True)
 class TypeSpeeds:
-    """Profile of a job of which only the length is known, with speeds of device types.
+    """Profile of a job with a length and no speeds of its own: it runs as fast as device types are said to be.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ def speeds_by_type(speeds: Mapping[str, float], clusters: Sequence[Cluster]) -> 
 
 
 def with_speeds(jobs: list[Job], cluster: Cluster, speeds: Mapping[str, float]) -> list[Job]:
-    """Return the jobs; those of which only the length is known get these speeds."""
+    """Return the jobs; jobs with a length and no speeds of their own get these speeds."""
     there = tuple(
         (name, speed) for name, speed in speeds.items() if name in cluster.device_types and speed != 1.0
     )

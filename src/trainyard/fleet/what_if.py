@@ -1,4 +1,4 @@
-"""What-ifs: changes of nodes, time limits, priorities and quotas that are simulated beside the cluster as it is.
+"""What-ifs: the cluster is simulated as it is, and beside it with other nodes, time limits, priorities or quotas.
 
 A what-if is one or several changes with spaces between::
 

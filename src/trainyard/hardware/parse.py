@@ -237,7 +237,7 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
 
 
 def _settings(given: Section, num_nodes: int) -> dict[str, Any]:
-    """Read the settings that both forms of a cluster may have; those that are not there or empty are left out."""
+    """Read the settings that both forms of a cluster may have; empty settings are left out."""
     read: dict[str, Callable[[Section, int], Any]] = {
         "partitions": _partitions,
         "changes": _changes,

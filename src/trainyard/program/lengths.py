@@ -116,7 +116,7 @@ class Lengths:
         return found
 
     def even_rows(self, rows: Sequence[Any]) -> list[Any]:
-        """Return rows of a data set, each padded entry of which is filled up to its longest among these rows.
+        """Return rows of a data set; entries that `pad` names are filled up to the longest of these rows.
 
         Parameters
         ----------

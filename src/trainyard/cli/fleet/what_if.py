@@ -1,4 +1,4 @@
-"""Options of what-ifs: changes to simulate, and speeds of device types."""
+"""The options `--what-if` and `--speed`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.cli.named_numbers import NamedNumbers, named_numbers
 __all__ = ["Speeds", "WhatIfs"]
 
 WhatIfs = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="CHANGE")]
-"""What-ifs as `trainyard.fleet.what_if.parse_what_ifs` reads them; the option may be given several times."""
+"""Changes to simulate, in the form of `trainyard.fleet.what_if.parse_what_ifs`; the option may be given several times."""
 Speeds = Annotated[
     NamedNumbers,
     named_numbers(

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from trainyard.compiling import python_first
 from trainyard.fleet.daemon.clock import Clock
-from trainyard.fleet.daemon.kept_usage import KeptUsage
 from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.permissions import Permissions
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
+from trainyard.fleet.daemon.stored_usage import StoredUsage
 from trainyard.fleet.daemon.tables import FINAL, Record, State
 from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.backend import Backend
@@ -104,7 +104,7 @@ class Daemon:
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
         self._progress_s, self._admitted = 0.0, frozenset[str]()
-        self._usage = KeptUsage(self.store, self.driver.table)
+        self._usage = StoredUsage(self.store, self.driver.table)
         self._news.set()
 
     @property

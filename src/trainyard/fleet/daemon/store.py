@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.distribution import install_command
 from trainyard.fleet.daemon.address import with_driver, without_password
-from trainyard.fleet.daemon.consequences import consequences, end_span, write
+from trainyard.fleet.daemon.event_rows import end_span, job_values, write
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, SPANS, TABLES, Record, State, record_of
 from trainyard.fleet.errors import FleetError
@@ -204,7 +204,7 @@ class Store:
         """
         if event.what is Happening.ARRIVES:
             return  # written when it was submitted
-        values = consequences(event)
+        values = job_values(event)
         if done is not None:
             values = _columns(done, event.now_s) | values
         with suppress(IntegrityError), self._begins() as connection:

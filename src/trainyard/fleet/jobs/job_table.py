@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import records
 from trainyard.fleet.jobs import job_facts
-from trainyard.fleet.jobs.kept_facts import KeptFacts
+from trainyard.fleet.jobs.cached_column import CachedColumn
 from trainyard.fleet.jobs.usage import Owners, Usage
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
@@ -58,7 +58,7 @@ class JobTable:
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
     owners : accounts and users of the jobs.
     usage : device time of the owners; None if nobody reads it.
-    kept : by name of a fact, what is known of jobs that were asked; see `kept_of`.
+    cached_columns : columns of facts that do not change, by name of the fact; see `cached`.
     groups : by name of an attribute, the number of each value that a job was found to have; see `Snapshot.group`.
     known : by what a policy declared, the job of every row as it sees it; None for a job that it has not looked at.
     serial : how many jobs were entered before it.
@@ -133,7 +133,7 @@ class JobTable:
         self.jobs: list[Job | None] = []
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
-        self.kept: dict[str, KeptFacts] = {}
+        self.cached_columns: dict[str, CachedColumn] = {}
         self.groups: dict[str, dict[Any, int]] = {}
         self.known: dict[frozenset[str], list[Any]] = {}
         self.reports: list[Any] = []
@@ -227,14 +227,14 @@ class JobTable:
             self.known[needs] = [None] * len(self.jobs)
         return self.known[needs]
 
-    def attribute_of(self, name: str, rows: Ints) -> Floats:
-        """Return a number that users said of jobs; infinite for jobs of which they did not."""
+    def submitted(self, name: str, rows: Ints) -> Floats:
+        """Return a number from the submission of every job, such as its deadline; infinite for a job without it."""
 
         def find(row: int) -> float:
             said = getattr(self.job(row), name)
             return np.inf if said is None else float(said)
 
-        return self.kept_of(name, rows, find)
+        return self.cached(name, rows, find)
 
     def held_by_owner(self, shares: Floats) -> Floats:
         """Return devices, processors and bytes of memory that the jobs of every owner hold, a row for every owner.
@@ -250,7 +250,7 @@ class JobTable:
         columns = held, held * needs[:, 0], held * needs[:, 1]
         return np.stack([np.bincount(owners, column, len(self.owners.all)) for column in columns], axis=1)
 
-    def kept_of(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats:
+    def cached(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats:
         """Return a fact of jobs that does not change while they are there.
 
         Parameters
@@ -258,7 +258,7 @@ class JobTable:
         name : of the fact.
         find : finds the fact of the job in a row, when it is first asked for.
         """
-        return self.kept.setdefault(name, KeptFacts()).of(rows, self.serial, find)
+        return self.cached_columns.setdefault(name, CachedColumn()).of(rows, self.serial, find)
 
     def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
         """Return the mean number of jobs since each job came; for a job that comes now, the number of jobs now."""

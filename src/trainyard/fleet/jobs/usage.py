@@ -39,7 +39,7 @@ class JobRows(Protocol):
 
     def job(self, row: int) -> JobRequest: ...
 
-    def kept_of(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats: ...
+    def cached(self, name: str, rows: Ints, find: Callable[[int], float]) -> Floats: ...
 
 
 class Owners:
@@ -65,7 +65,7 @@ class Owners:
 
     def of(self, rows: Ints) -> Ints:
         """Return the numbers of the owners of jobs."""
-        return self._table.kept_of("owner", rows, self._find).astype(np.int64)
+        return self._table.cached("owner", rows, self._find).astype(np.int64)
 
     def _find(self, row: int) -> int:
         job = self._table.job(row)

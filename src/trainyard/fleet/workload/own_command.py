@@ -43,7 +43,7 @@ def read_command(row: Row) -> Command | None:
 
 
 def command_fields(command: Command) -> dict[str, Any]:
-    """Return the command as fields of a row, without those that have their default."""
+    """Return the fields of a row that describe the command; defaults are left out."""
     values = {"command": command.line, "folder": command.folder}
     if command.processes != default_processes(command.line):
         values["processes"] = command.processes

@@ -95,7 +95,7 @@ def model_of(row: Row) -> str:
 
 
 def training_fields(training: Training) -> dict[str, Any]:
-    """Return the training as fields of a row, without those that have their default, and ``model`` and ``batch_size``."""
+    """Return the fields of a row that describe the training, beside ``model`` and ``batch_size``, without defaults."""
     return {"steps": training.steps} | changed_fields(training, OPTIONS)
 
 

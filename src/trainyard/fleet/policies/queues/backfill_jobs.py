@@ -53,7 +53,7 @@ class QueuedJob:
     closed: tuple[int, ...]
 
     @cached_property
-    def asks(self) -> tuple[object, ...]:
+    def place_key(self) -> tuple[object, ...]:
         """A key: jobs with the same key find the same places for the same time."""
         of_place = self.job.num_devices, self.allowed, self.partition, needs_of(self.job), self.job.gang
         return *of_place, self.closed

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.policies.queues.availability import Availability, Release
 from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
-from trainyard.fleet.policies.queues.free_over_time import FreeOverTime, Release
 from trainyard.fleet.snapshot import Ints
 
 __all__ = ["ConservativePlan"]
@@ -72,21 +72,21 @@ class ConservativePlan:
         return -1
 
     def _fits(self, job: QueuedJob) -> bool:
-        fits = job.number not in self.starting and self._fits_now.get(job.asks)
+        fits = job.number not in self.starting and self._fits_now.get(job.place_key)
         if fits is None:
             fits = self._free.find(job.job, job.allowed, job.partition) is not None
-            self._fits_now[job.asks] = fits
+            self._fits_now[job.place_key] = fits
         return fits
 
     @cached_property
-    def _over_time(self) -> FreeOverTime:
+    def _over_time(self) -> Availability:
         """Free devices over time, as running and starting jobs end; only computed if a job waits."""
         jobs = self._jobs
         on_of = {number: jobs.on_nodes(number) for number in jobs.running.tolist()} | self.starting
         releases = (
             Release(float(jobs.end_s[number]), on, jobs.snapshot.job(number)) for number, on in on_of.items()
         )
-        return FreeOverTime(self._free, jobs.now_s, [each.until_s for each in jobs.reservations], releases)
+        return Availability(self._free, jobs.now_s, [each.until_s for each in jobs.reservations], releases)
 
     def _plan(self, job: QueuedJob) -> bool:
         """Reserve the earliest time and place of a job; return whether it starts now."""
@@ -97,14 +97,14 @@ class ConservativePlan:
             if on is not None:  # no job before it waits
                 self._start(job, on)
                 return True
-        earlier = self._earlier.get(job.asks)
+        earlier = self._earlier.get(job.place_key)
         if earlier is None or earlier.limit_s > job.limit_s:
             earlier = _Earlier(0.0, self._jobs.now_s, self._fits(job))
         found = self._over_time.earliest(job, self._jobs, earlier.start_s, earlier.is_now)
         if found is None:
             self._start_s[job.number] = _INF
             return False
-        self._earlier[job.asks] = _Earlier(job.limit_s, found.start_s, found.is_now)
+        self._earlier[job.place_key] = _Earlier(job.limit_s, found.start_s, found.is_now)
         self._over_time.occupy(found, job.limit_s, job.job)
         if found.is_now:
             self._start(job, found.on)

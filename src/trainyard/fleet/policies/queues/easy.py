@@ -77,7 +77,7 @@ class EasyPlan:
     def _try(self, job: QueuedJob) -> None:
         """Start a waiting job if it may start now, else reserve devices for it if it is the first."""
         end_s, open_nodes = float(self._jobs.end_s[job.number]), self._jobs.open_nodes(job, self._jobs.now_s)
-        key = *job.asks, open_nodes.tobytes()
+        key = *job.place_key, open_nodes.tobytes()
         failed = self._failed.get(key)
         if failed is not None and end_s >= failed:  # of one without a limit, the end is infinite
             return

@@ -54,7 +54,7 @@ class Watching:
 
 @dataclass(frozen=True)
 class AllReady:
-    """All ranks are about to train from a step; ``notes`` is what they have to say.
+    """Message: all ranks are ready to train from a step. ``notes`` are lines for the user.
 
     Attributes
     ----------

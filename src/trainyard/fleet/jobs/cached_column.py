@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class KeptFacts:
+class CachedColumn:
     """One fact of every job, by its row in the job table."""
 
     def __init__(self) -> None:

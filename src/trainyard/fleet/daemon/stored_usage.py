@@ -5,12 +5,12 @@ from __future__ import annotations
 from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.jobs.job_table import JobTable
 
-__all__ = ["KeptUsage"]
+__all__ = ["StoredUsage"]
 
 _NAME = "usage"
 
 
-class KeptUsage:
+class StoredUsage:
     """Restores usage from the state once, and writes later usage to it.
 
     It does nothing for a policy that does not read usage.

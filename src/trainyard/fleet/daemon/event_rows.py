@@ -11,7 +11,7 @@ from trainyard.fleet.daemon.tables import EVENTS, JOBS, SPANS, State
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.reading import visible
 
-__all__ = ["consequences", "end_span", "write"]
+__all__ = ["end_span", "job_values", "write"]
 
 _ON_DEVICES = (Happening.RUNS, Happening.STAYS)
 
@@ -51,7 +51,7 @@ def end_span(connection: sql.Connection, job: str, now_s: float) -> None:
     connection.execute(SPANS.update().where(*now).values(end_s=now_s))
 
 
-def consequences(event: Event) -> dict[str, Any]:
+def job_values(event: Event) -> dict[str, Any]:
     """Return the new values in the row of an event's job."""
     now_s, c, why = event.now_s, JOBS.c, visible(event.why)  # databases take no other text
     over = {"granted": None, "reason": why, "finish_s": now_s}

@@ -23,7 +23,7 @@ from trainyard.fleet.place.trial import Placeable, TrialPlacement
 from trainyard.fleet.policies.queues.backfill_jobs import QueuedJob, QueuedJobs
 from trainyard.fleet.snapshot import Floats, Ints
 
-__all__ = ["FreeOverTime", "Release", "Slot"]
+__all__ = ["Availability", "Release", "Slot"]
 
 _INF = float("inf")
 
@@ -52,7 +52,7 @@ class Release(NamedTuple):
     job: Placeable
 
 
-class FreeOverTime:
+class Availability:
     """Free devices, processors and memory of every node in spans of time; the first span begins now.
 
     Parameters
