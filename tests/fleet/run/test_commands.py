@@ -108,6 +108,18 @@ def test_two_nodes_of_a_job_meet_and_do_not_end_each_other(tmp_path: Path) -> No
     assert first.endswith(" 0 of 1\n")
 
 
+def test_a_node_that_comes_when_the_first_has_ended_runs_its_command(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path / "a")
+    directory.set_up(Command("echo $RANK", str(tmp_path)))
+    directory.allow()
+    meeting = directory.new_meeting()
+    for number in range(2):
+        ranks = Ranks(number, 1, 2, meeting, "local:2", node=number, nodes=2)
+        assert subprocess.run(ranks.command(directory.path), timeout=LIMIT_S).returncode == 0
+    assert directory.progress(is_over=True).ended
+    assert [(directory.logs / f"rank-{rank}.log").read_text() for rank in range(2)] == ["0\n", "1\n"]
+
+
 def test_a_failure_says_what_was_printed_last(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     line = "echo one; echo two; echo; echo 'three\x1b[31m'; echo four >&2; exit 3"

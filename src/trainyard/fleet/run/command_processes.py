@@ -66,9 +66,8 @@ def run_command(directory: JobDirectory, command: Command, ranks: Ranks, lock: i
             with beating(partial(directory.beat, ranks.first), ranks.heartbeat_s):
                 return _watch(directory, running, ranks, signals)
         finally:
+            # The file of the meeting stays until the next start: another node may read it when this one has ended.
             running.kill()
-            if ranks.first == 0:
-                (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
 def _watch(directory: JobDirectory, running: _Processes, ranks: Ranks, signals: list[int]) -> int:
