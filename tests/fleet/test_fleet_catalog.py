@@ -59,6 +59,11 @@ def test_options_reach_the_policy() -> None:
     ("text", "said"),
     [
         ("tirseias", "unknown policy 'tirseias'; known: tiresias, "),
+        ("conservative", "unknown policy 'conservative'; it is an option: fifo(backfill='conservative')"),
+        (
+            "backfill",
+            "unknown policy 'backfill'; it is an option: fifo(backfill=...), fair_share(backfill=...), ",
+        ),
         ("tiresias(knob=3)", "options: thresholds, promote_knob"),
         ("tiresias(3)", "cannot read policies"),
         ("tiresias(promote_knob=x)", "must be a number"),
