@@ -205,6 +205,7 @@ class Api:
 
 def job_document(record: Record) -> dict[str, Any]:
     """A job as JSON has it."""
+    share_done = record.done / record.work if record.work else 0.0
     return {
         "name": record.name,
         "user": record.owner,
@@ -213,8 +214,9 @@ def job_document(record: Record) -> dict[str, Any]:
         "model": record.model,
         "num_devices": record.num_devices,
         "devices": list(record.grant.devices) if record.grant else [],
-        "steps": int(record.work),
-        "steps_done": int(record.done),
+        "steps": record.steps,
+        "steps_done": None if record.steps is None else int(share_done * record.steps + 1e-6),
+        "share_done": share_done,
         "attained_device_s": record.attained_device_s,
         "arrival_s": record.arrival_s,
         "first_start_s": record.first_start_s,

@@ -38,7 +38,7 @@ from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.reading import visible
 
-_NEW = "not looked at yet; its speed is predicted first"
+_NEW, _NEW_TRAINING = "not looked at yet", "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
 # All other faults pass: of a database that is locked, full, being restarted or not reached, or damaged and put back.
 _OF_STATEMENTS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
@@ -173,8 +173,9 @@ class Store:
                         model=job.model,
                         num_devices=job.num_devices,
                         work=job.work,
+                        steps=int(job.work) if job.command is None else job.command.steps or None,
                         state=State.WAITING,
-                        reason=_NEW,
+                        reason=_NEW_TRAINING if job.command is None else _NEW,
                         arrival_s=now_s,
                         settled_s=now_s,
                     )
