@@ -79,7 +79,7 @@ def test_options_reach_the_policy() -> None:
         ("gavel_hierarchical(weights=3)", "weights of gavel_hierarchical: 3 is no pair"),
         (
             "gavel_hierarchical(weights=(('a', 0),))",
-            "('a', 0) is no pair of a virtual cluster and a finite weight",
+            "('a', 0) is no pair of a virtual cluster and a weight from",
         ),
         (
             "gavel_hierarchical(inners=(('a', 'las'),))",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +42,8 @@ def check_pairs(
 
 
 def check_weights(option: str, given: object, of: str = "virtual cluster") -> None:
-    """Check that an option is pairs of a name and a finite weight above 0; see `check_pairs`."""
-    check_pairs(option, given, "a finite weight above 0", _is_weight, of)
+    """Check that an option is pairs of a name and a weight from 1e-9 to 1e9; see `check_pairs`."""
+    check_pairs(option, given, "a weight from 1e-9 to 1e9", _is_weight, of)
 
 
 def _article(noun: str) -> str:
@@ -52,4 +51,4 @@ def _article(noun: str) -> str:
 
 
 def _is_weight(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < math.inf
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and 1e-9 <= weight <= 1e9

@@ -68,7 +68,8 @@ class DRF:
     def traits(self) -> Traits:
         """It names only the jobs that start."""
         holds_up: Literal["nobody", "same nodes"] = "nobody" if self.backfill else "same nodes"
-        return Traits(holds_up=holds_up, tries_places=True, supports=ORDERED)
+        named = tuple((str(self.by), name) for name, _ in self.weights)
+        return Traits(holds_up=holds_up, tries_places=True, named=named, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
         """Return the state, which is always empty: the snapshot has what everybody holds."""
@@ -204,7 +205,7 @@ def drf(
     Raises
     ------
     FleetError
-        If weights are no pairs of a name and a number above 0.
+        If weights are no pairs of a name and a number from 1e-9 to 1e9.
 
     Examples
     --------

@@ -79,7 +79,9 @@ class FairShare:
     def traits(self) -> Traits:
         """It only orders jobs, by usage."""
         holds_up: Literal["nobody", "same nodes"] = "nobody" if self.backfill else "same nodes"
-        return Traits(holds_up=holds_up, usage_half_life_s=self.half_life_s, supports=ORDERED)
+        accounts, users = (tuple(dict(shares)) for shares in (self.account_shares, self.user_shares))
+        named = *(("account", name) for name in accounts), *(("user", name) for name in users)
+        return Traits(holds_up=holds_up, usage_half_life_s=self.half_life_s, named=named, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
         """Return the state, which is always empty: the simulator or the daemon counts usage."""
@@ -161,7 +163,7 @@ def fair_share(
     Raises
     ------
     FleetError
-        If a time is too short or too long, or shares are no pairs of a name and a number above 0.
+        If a time is too short or too long, or shares are no pairs of a name and a number from 1e-9 to 1e9.
 
     Examples
     --------

@@ -15,7 +15,7 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
 from trainyard.fleet.snapshot import Need
+from trainyard.fleet.traits import Traits
 
 Inner = Literal["fairness", "fifo"]
 _INNERS = " or ".join(map(repr, get_args(Inner)))
@@ -79,6 +80,12 @@ class Hierarchical(Gavel):
             "inners of gavel_hierarchical", self.inners, _INNERS, lambda rule: rule in get_args(Inner)
         )
         check_weights("weights of gavel_hierarchical", self.weights)
+
+    @property
+    def traits(self) -> Traits:
+        """Those of Gavel, with the virtual clusters that options name."""
+        named = dict.fromkeys(("virtual_cluster", name) for name, _ in (*self.inners, *self.weights))
+        return replace(super().traits, named=tuple(named))
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
         names, inners, weights = sorted(set(problem.entity)), dict(self.inners), dict(self.weights)
