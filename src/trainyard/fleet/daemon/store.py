@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.distribution import install_command
 from trainyard.fleet.daemon.address import with_driver, without_password
-from trainyard.fleet.daemon.event_rows import end_span, job_values, write
+from trainyard.fleet.daemon.event_rows import end_span, job_values, write_event_row
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, SPANS, TABLES, Record, State, record_of
 from trainyard.fleet.errors import FleetError
@@ -180,7 +180,7 @@ class Store:
                         settled_s=now_s,
                     )
                 )
-                write(connection, arrival)
+                write_event_row(connection, arrival)
         except IntegrityError as error:
             raise Refusal(
                 409, f"there is or was a job {job.name!r} already; give this one another name"
@@ -209,7 +209,7 @@ class Store:
         if done is not None:
             values = _columns(done, event.now_s) | values
         with suppress(IntegrityError), self._begins() as connection:
-            write(connection, event, key)
+            write_event_row(connection, event, key)
             connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
 
     def fail(self, name: str, why: str, now_s: float) -> None:

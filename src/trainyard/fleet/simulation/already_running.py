@@ -11,13 +11,14 @@ from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant
 
-__all__ = ["go_on"]
+__all__ = ["continue_job"]
 
 
-def go_on(allocator: Allocator, row: int, now_s: float) -> bool:
+def continue_job(allocator: Allocator, row: int, now_s: float) -> bool:
     """Give an arriving job devices at once, without a start; return whether it fits.
 
-    Usage counts the devices that it had before, until now. If the placement of the run finds no place, any free devices of one type are taken.
+    Usage counts the devices that it had before. If the placement of the run finds no place, any free devices of one type
+    are taken.
     """
     table, cluster = allocator.table, allocator.cluster
     job, inside = table.job(row), cluster.members[0]

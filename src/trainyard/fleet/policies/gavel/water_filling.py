@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.pairs import check_pairs, check_weights
+from trainyard.fleet.pairs import check_pairs, check_weights, weights_of
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
@@ -88,11 +88,11 @@ class Hierarchical(Gavel):
         return replace(super().traits, named=tuple(named))
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        names, inners, weights = sorted(set(problem.entity)), dict(self.inners), dict(self.weights)
+        names, inners = sorted(set(problem.entity)), dict(self.inners)
         number = {name: place for place, name in enumerate(names)}
         entities = Entities(
             np.array([number[name] for name in problem.entity]),
-            np.array([weights.get(name, 1.0) for name in names]),
+            weights_of(names, self.weights),
             np.array([inners.get(name, self.inner) == "fifo" for name in names]),
         )
         return fill_water(problem, entities), None
