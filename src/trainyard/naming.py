@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
@@ -69,15 +69,27 @@ class Names(Generic[T_]):
     in_file: Callable[[str], Named[T_]] | None = None
 
     def find(self, name: str) -> Named[T_]:
-        """The entry of a name; the error for an unknown one lists the known names, close ones first."""
+        """The entry of a name; the error for an unknown one names the option that has it, or lists the known names."""
         known = {entry.name: entry for entry in self.entries}
         if name in known:
             return known[name]
         if self.in_file is not None and ".py:" in name:
             return self.in_file(name)
+        if meant := list(self._with_option(name)):
+            raise self.error(f"unknown {self.kind} {shown(name)}; it is an option: {', '.join(meant)}")
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         others = [n for n in known if n not in close]
         raise self.error(f"unknown {self.kind} {shown(name)}; known: {', '.join([*close, *others])}")
+
+    def _with_option(self, name: str) -> Iterator[str]:
+        """Yield entries that have an option of this name, or an option with this value."""
+        for entry in self.entries:
+            hints = get_type_hints(entry.factory)
+            for option in inspect.signature(entry.factory).parameters:
+                if option == name:
+                    yield f"{entry.name}({name}=...)"
+                elif name in _literals(hints.get(option)):
+                    yield f"{entry.name}({option}={name!r})"
 
     def parse(self, text: str, joined_by: str) -> tuple[tuple[str, T_], ...]:
         """Pairs of the name, with its options, and what it makes, in the order of the text.
@@ -175,10 +187,9 @@ def _other_kinds(hint: Any, value: Any) -> str:
         if each not in _KINDS or (type(value) is tuple and not any(_other_kinds(each, one) for one in value)):
             return ""
         return f"a tuple of {_KINDS[each].removeprefix('a ')}s, where one alone has a comma: (1,)"
-    parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    parts, named = _parts(hint), _literals(hint)
     if type(value) is float and int in parts and float not in parts:
         return "a whole number"
-    named = [text for part in parts if get_origin(part) is Literal for text in get_args(part)]
     kinds = {float if part is int else part for part in parts if get_origin(part) is not Literal}
     given = float if type(value) is int else type(value)
     if given in kinds or value in named or not kinds <= _KINDS.keys():
@@ -186,6 +197,16 @@ def _other_kinds(hint: Any, value: Any) -> str:
     return " or ".join(
         [words for kind, words in _KINDS.items() if kind in kinds] + [repr(text) for text in named]
     )
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """Return the types of which a value may be one."""
+    return (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+
+
+def _literals(hint: Any) -> list[Any]:
+    """Return the values that a type names."""
+    return [value for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]
 
 
 class _Term(NamedTuple):

@@ -91,3 +91,16 @@ def test_one_that_finds_no_place_waits_like_others() -> None:
     spread += [declared_job("c", 0, 2, 10, ran_s=1.0)]
     done = scheduler_of("fifo").simulate(spread, Cluster.uniform(2, 4))
     assert finished(done) == {"a": 10, "b": 10, "c": 10}
+
+
+@pytest.mark.parametrize(("ran_s", "first"), [(30.0, "of b"), (100.0, "of a")])
+def test_devices_that_they_had_before_are_usage(ran_s: float, first: str) -> None:
+    jobs = [
+        declared_job("a ran", 0, 1, 10, user="a", ran_s=50.0),
+        declared_job("b ran", 0, 1, 10, user="b", ran_s=ran_s),
+        declared_job("of a", 1, 2, 10, user="a"),
+        declared_job("of b", 2, 2, 10, user="b"),
+    ]
+    done = scheduler_of("fair_share(half_life_s=None)").simulate(jobs, Cluster.uniform(1, 2))
+    second = {"of a": "of b", "of b": "of a"}[first]
+    assert finished(done) == {"a ran": 10, "b ran": 10, first: 20, second: 30}

@@ -59,6 +59,11 @@ def test_options_reach_the_policy() -> None:
     ("text", "said"),
     [
         ("tirseias", "unknown policy 'tirseias'; known: tiresias, "),
+        ("conservative", "unknown policy 'conservative'; it is an option: fifo(backfill='conservative')"),
+        (
+            "backfill",
+            "unknown policy 'backfill'; it is an option: fifo(backfill=...), fair_share(backfill=...), ",
+        ),
         ("tiresias(knob=3)", "options: thresholds, promote_knob"),
         ("tiresias(3)", "cannot read policies"),
         ("tiresias(promote_knob=x)", "must be a number"),
@@ -74,7 +79,7 @@ def test_options_reach_the_policy() -> None:
         ("gavel_hierarchical(weights=3)", "weights of gavel_hierarchical: 3 is no pair"),
         (
             "gavel_hierarchical(weights=(('a', 0),))",
-            "('a', 0) is no pair of a virtual cluster and a finite weight",
+            "('a', 0) is no pair of a virtual cluster and a weight from",
         ),
         (
             "gavel_hierarchical(inners=(('a', 'las'),))",

@@ -15,11 +15,14 @@ from trainyard.cli.main import main
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import NEEDS, KnownJob, ignored
 from trainyard.fleet.policy import Priority
+from trainyard.fleet.scheduler import ignored_by, scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, JobRequest, declared_job
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import cluster_from_yaml, parse_cluster
+from trainyard.report.fleet_league import ignored_lines
 
 JOB = declared_job(
     "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
@@ -116,7 +119,34 @@ def test_it_is_said_once_and_by_name(capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert main((*to, "--policy", "hived", "--json")) == 0
     found = json.loads(capsys.readouterr().out)["ignored"]
-    assert found == [{"policies": ["hived"], "attributes": ["limit_s"]}]
+    assert found == [{"policies": ["hived"], "attributes": ["limit_s"], "names": []}]
     compare = ("fleet", "compare", "--trace", str(trace), "--cluster", "1x1xV100", "--seeds", "2")
     assert main((*compare, "--policy", "fifo,srtf")) == 0
     assert "fifo, srtf ignore the jobs' limit_s, priority, guaranteed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("policy", "cluster", "names"),
+    [
+        ("fair_share(account_shares=(('vision', 3), ('a', 1)), user_shares=(('', 2),))", "2x1", "account 'a', user ''"),
+        ("drf(weights=(('ann', 2), ('zzz', 2)))", "2x1", "user 'zzz'"),
+        ("drf(by='account', weights=(('ann', 2),))", "2x1", "account 'ann'"),
+        ("antman(quotas=(('night', 1), ('day', 1)))", "2x1", "virtual cluster 'day'"),
+        ("gavel_hierarchical(weights=(('day', 1),), inners=(('day', 'fifo'),))", "2x1", "virtual cluster 'day'"),
+        ("fifo(backfill=True, preemptible=('night', 'day'))", "partitions: {night: 0, free: 1}", "virtual cluster 'day'"),
+        ("fifo(order='priority')", "qos: {hgih: 5, high: 3}", "qos 'hgih'"),
+        ("fifo", "qos: {hgih: 5}", ""),
+        (
+            "fifo(backfill='easy')",
+            "reservations: [{from_s: 0, until_s: 1, nodes: 0, users: [ann, bob], accounts: [speech]}]",
+            "user 'bob', account 'speech'",
+        ),
+    ],
+)  # fmt: skip
+def test_names_that_no_job_has_are_told(policy: str, cluster: str, names: str) -> None:
+    job = declared_job("j", 0, 1, 10, user="ann", account="vision", virtual_cluster="night", qos="high")
+    place = parse_cluster(cluster) if cluster == "2x1" else cluster_from_yaml(f"cluster: 2x1\n{cluster}\n")
+    (said,) = ignored_by([scheduler_of(policy)], [job], place)
+    assert ", ".join(said.names) == names
+    told = f"{policy}: no job has {names}, so that what is set for it changes nothing"
+    assert (told in ignored_lines([said])) == bool(names)

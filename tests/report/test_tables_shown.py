@@ -116,6 +116,7 @@ def test_a_job_of_a_daemon_has_its_own_cells() -> None:
     }  # fmt: skip
     assert _row(job) == ("j", "ann", "ended", "gpt", "done", "5, 7", "11/13", "31.0 s")
     assert _row({**job, "devices": []})[5] == "asked: 3"
+    assert _row({**job, "steps": None, "share_done": 0.455})[6] == "45.5 %"
 
 
 def test_a_paper_is_told_by_its_entry() -> None:

@@ -48,7 +48,7 @@ class FleetComparison(ShownOnPage):
     runs : of the policies that ran, in the order in which they were named, then those of each what-if; last the run as
         the trace recorded it, if the trace says when jobs started.
     cannot_run : policies that cannot run so, and why.
-    ignored : attributes of the jobs that policies ignore.
+    ignored : attributes of the jobs that policies ignore, and names in their options that no job has.
     """
 
     cluster: Cluster
@@ -220,7 +220,7 @@ def simulate(
     scenarios = [_Scenario.of(*change, arrived, factors) for change in changes]
     runs, recorded = _simulated(schedulers, cannot, scenarios, conditions, tell), recorded_run(arrived, place)
     ran = {run.policy for run in runs}
-    ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
+    ignored = ignored_by([each for each in schedulers if each.text in ran], arrived, place)
     runs += [recorded] if runs and recorded is not None else []
     return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.fleet.errors import FleetError
 
-__all__ = ["check_pairs", "check_weights"]
+__all__ = ["check_pairs", "check_weights", "weights_of"]
 
 
 def check_pairs(
@@ -43,8 +45,14 @@ def check_pairs(
 
 
 def check_weights(option: str, given: object, of: str = "virtual cluster") -> None:
-    """Check that an option is pairs of a name and a finite weight above 0; see `check_pairs`."""
-    check_pairs(option, given, "a finite weight above 0", _is_weight, of)
+    """Check that an option is pairs of a name and a weight from 1e-9 to 1e9; see `check_pairs`."""
+    check_pairs(option, given, "a weight from 1e-9 to 1e9", _is_weight, of)
+
+
+def weights_of(names: Iterable[str], pairs: Sequence[tuple[str, float]]) -> NDArray[np.float64]:
+    """Return the weight of each name; 1 for names without one."""
+    weights = dict(pairs)
+    return np.array([weights.get(name, 1.0) for name in names], np.float64)
 
 
 def _article(noun: str) -> str:
@@ -52,4 +60,4 @@ def _article(noun: str) -> str:
 
 
 def _is_weight(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < math.inf
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and 1e-9 <= weight <= 1e9

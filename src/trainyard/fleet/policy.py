@@ -52,6 +52,7 @@ class Priority:
     steady : of equal jobs, keep the order that they had at the last decision.
     in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
+    named : as in `Traits`.
     compiled_key : the same number of one job, one of those of `fleet/compiled_policy.py`, or a compiled function.
     """
 
@@ -63,13 +64,14 @@ class Priority:
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
+    named: tuple[tuple[str, str], ...] = ()
     compiled_key: int | Callable[..., Any] | None = None
 
     @property
     def traits(self) -> Traits:
         """Traits of a policy that only orders jobs, also in compiled code if it has a key for that."""
         holds_up: HoldsUp = "nobody" if self.backfill else "all" if self.one_queue else "same nodes"
-        return Traits(holds_up=holds_up, supports=ORDERED, compiled=self._compiled)
+        return Traits(holds_up=holds_up, named=self.named, supports=ORDERED, compiled=self._compiled)
 
     @property
     def _compiled(self) -> CompiledPolicy | None:

@@ -116,19 +116,41 @@ class CannotRun:
 
 
 class Ignored(NamedTuple):
-    """Policies that ignore the same attributes of jobs; all by name."""
+    """What has no effect under some policies.
+
+    Attributes
+    ----------
+    policies : their texts.
+    attributes : attributes that jobs have and the policies do not read.
+    names : names that options of the policies or the cluster apply to and no job has, such as ``account 'vision'``.
+    """
 
     policies: tuple[str, ...]
     attributes: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
-def ignored_by(schedulers: Sequence[Scheduler], jobs: Sequence[Job]) -> tuple[Ignored, ...]:
-    """Attributes that jobs have and policies ignore; policies that ignore the same are together."""
-    by_attributes: dict[tuple[str, ...], list[str]] = {}
+def ignored_by(schedulers: Sequence[Scheduler], jobs: Sequence[Job], cluster: Cluster) -> tuple[Ignored, ...]:
+    """Return what has no effect on jobs; policies for which it is the same are together."""
+    policies: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for scheduler in schedulers:
-        if attributes := ignored(jobs, scheduler.policy.needs):
-            by_attributes.setdefault(attributes, []).append(scheduler.text)
-    return tuple(Ignored(tuple(policies), attributes) for attributes, policies in by_attributes.items())
+        what = ignored(jobs, scheduler.policy.needs), _names_of_no_job(scheduler.policy, jobs, cluster)
+        if any(what):
+            policies.setdefault(what, []).append(scheduler.text)
+    return tuple(Ignored(tuple(texts), *what) for what, texts in policies.items())
+
+
+def _names_of_no_job(policy: Policy, jobs: Sequence[Job], cluster: Cluster) -> tuple[str, ...]:
+    """Return the names that a policy or its cluster applies to and no job has."""
+    traits, named = traits_of(policy), dict.fromkeys(traits_of(policy).named)
+    if "qos" in policy.needs:
+        named |= dict.fromkeys(("qos", name) for name, _ in cluster.qos)
+    if "reservation" in traits.supports:
+        for each in cluster.reservations:
+            named |= dict.fromkeys(("user", name) for name in each.users)
+            named |= dict.fromkeys(("account", name) for name in each.accounts)
+    there = {kind: {getattr(job, kind) for job in jobs} for kind in {kind for kind, _ in named}}
+    return tuple(f"{kind.replace('_', ' ')} {name!r}" for kind, name in named if name not in there[kind])
 
 
 def schedulers_of(

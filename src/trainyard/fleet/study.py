@@ -192,7 +192,7 @@ def study(
     done, failed = _sorted_out(schedulers, found)
     first = baseline_of(policies, baseline, tuple(done))
     ran = [scheduler for scheduler in schedulers if scheduler.text in done]
-    ignored = ignored_by(ran, workload(seeds[0]))
+    ignored = ignored_by(ran, workload(seeds[0]), cluster)
     return Study(_standings(done, first), first, (*refused, *failed), ignored)
 
 

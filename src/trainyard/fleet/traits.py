@@ -46,6 +46,7 @@ class Traits:
         devices would be idle.
     usage_half_life_s : half-life of `Snapshot.usage_device_s`, seconds; infinite if usage always counts in full. None for
         a policy that does not read usage.
+    named : attributes of jobs, such as "account", with names that options of the policy apply to.
     supports : wishes of jobs that it supports; a job with another wish is refused. The placement that policies share
         supports equal workers.
     compiled : the same policy in compiled code.
@@ -60,6 +61,7 @@ class Traits:
     holds_up: HoldsUp = "nobody"
     tries_places: bool = False
     usage_half_life_s: float | None = None
+    named: tuple[tuple[str, str], ...] = ()
     supports: frozenset[Wish] = frozenset()
     compiled: CompiledPolicy | None = None
 

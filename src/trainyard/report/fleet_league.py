@@ -170,11 +170,15 @@ def remarks(
 
 
 def ignored_lines(ignored: Sequence[Ignored]) -> tuple[str, ...]:
-    """A line for all policies that ignore the same attributes of jobs."""
-    return tuple(
-        f"{', '.join(policies)} ignore{'s' * (len(policies) == 1)} the jobs' {', '.join(attributes)}"
-        for policies, attributes in ignored
-    )
+    """Return a line for all policies that ignore the same attributes of jobs, and one for names that no job has."""
+    lines = list[str]()
+    for policies, attributes, names in ignored:
+        who = ", ".join(policies)
+        if attributes:
+            lines.append(f"{who} ignore{'s' * (len(policies) == 1)} the jobs' {', '.join(attributes)}")
+        if names:
+            lines.append(f"{who}: no job has {', '.join(names)}, so that what is set for it changes nothing")
+    return tuple(lines)
 
 
 def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.profile import MachineProfile
 from trainyard.reading import visible
 from trainyard.report.units import bytes_text, duration_text, percent_text, rate_text, seconds_text
+from trainyard.report.wrapping import WrappedText
 
 __all__ = ["device_table", "facts_table", "machine_facts", "make_table", "measured_ops_table"]
 
@@ -46,7 +47,7 @@ def make_table(
         table.add_column(column, justify="left" if index < text_columns else "right", overflow="fold")
     for row in rows:
         # Cells are text, not markup: a name may hold brackets.
-        table.add_row(*(Text(visible(cell)) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(WrappedText(visible(cell)) if isinstance(cell, str) else cell for cell in row))
     return table
 
 

@@ -340,7 +340,7 @@ def test_the_page_shows_jobs(daemon: Running, steady: str, tmp_path: Path) -> No
     assert re.search(r'<div class="device used">[01]: steady</div>', dom)
     tables = dict(re.findall(r'<table id="(\w+)">(.*?)</table>', dom, re.S))
     assert "<td>steady</td><td>ann</td><td>gpt-tiny</td>" in tables["running"]
-    assert re.search(r" \d+ of 1000000<", tables["running"])
+    assert re.search(r" \d+ of 1000000 steps<", tables["running"])
     assert re.search(r"<td>queued</td>.*free; it is the 1st of those that wait</td>", tables["queue"])
     assert re.search(r"<td>steady</td><td>runs on device [01]</td>", tables["history"])
 

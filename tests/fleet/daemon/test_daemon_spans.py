@@ -127,6 +127,19 @@ def test_a_state_that_there_is_not(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/curves?user=bob", "/curves has no parameter 'user'; its parameters: last"),
+        ("/jobs/a/log?line=3", "/jobs/a/log has no parameter 'line'; its parameters: lines"),
+        ("/jobs/a?last=3", "/jobs/a has no parameter 'last'; it has none"),
+        ("/jobs?state=running&state=waiting", "parameter state is there 2 times; give it once"),
+    ],
+)
+def test_a_parameter_that_there_is_not(client: TestClient, path: str, said: str) -> None:
+    assert asked(client, path, status=422)["error"] == said
+
+
+@pytest.mark.parametrize(
     ("path", "told"),
     [
         ("/events?user=bob", ["b ends", "b runs", "b arrives"]),

@@ -13,6 +13,7 @@ import pytest
 
 from trainyard.fleet.daemon import store as stores
 from trainyard.fleet.daemon.address import state_address
+from trainyard.fleet.daemon.app import job_document
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
 from trainyard.fleet.daemon.tables import State
@@ -45,6 +46,38 @@ def added(store: Store, name: str, now_s: float) -> Job:
     job = read_form(text, Path("form"))
     store.add(job, "ann", text, now_s)
     return job
+
+
+COMMAND = {"num_devices": 1, "command": "true", "folder": "/", "length_s": 300}
+
+
+@pytest.mark.parametrize(
+    ("form", "steps", "half", "reason"),
+    [
+        (FORM, 12, 6, "not looked at yet; its speed is predicted first"),
+        (COMMAND | {"steps": 40}, 40, 20, "not looked at yet"),
+        (COMMAND, None, None, "not looked at yet"),
+        (COMMAND | {"length_s": 0}, None, None, "not looked at yet"),
+    ],
+)
+def test_steps_are_shown_of_jobs_that_count_them(
+    form: dict[str, object], steps: int | None, half: int | None, reason: str, tmp_path: Path
+) -> None:
+    store, text = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), json.dumps({"name": "a", **form})
+    job = read_form(text, Path("form"))
+    store.add(job, "ann", text, 100.0)
+    new = store.job("a")
+    store.note_progress({"a": Done(job.work / 2, 5.0, 6.0)}, {}, set(), 101.0)
+    record = store.job("a")
+    assert new is not None
+    assert record is not None
+    assert new.reason == reason
+    shown = job_document(record)
+    assert (shown["steps"], shown["steps_done"], shown["share_done"]) == (
+        steps,
+        half,
+        0.5 if job.work else 0.0,
+    )
 
 
 def test_the_life_of_a_job(url: str) -> None:

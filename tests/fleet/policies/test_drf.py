@@ -156,10 +156,10 @@ def test_all_jobs_run_when_a_simulator_of_another_hand_runs_them(seed: int) -> N
     ("text", "said"),
     [
         ("by='team'", "option by of drf must be 'user' or 'account'"),
-        ("weights=3", "weights of drf: 3 is no pair of a user and a finite weight above 0"),
+        ("weights=3", "weights of drf: 3 is no pair of a user and a weight from 1e-9 to 1e9"),
         (
             "by='account', weights=(('a', -1),)",
-            "('a', -1) is no pair of an account and a finite weight above 0",
+            "('a', -1) is no pair of an account and a weight from 1e-9 to 1e9",
         ),
     ],
 )

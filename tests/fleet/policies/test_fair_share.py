@@ -194,9 +194,13 @@ def test_usage_is_for_policies_that_give_a_half_life() -> None:
         ("period_s=-1", "a period of fair_share lasts from"),
         (
             "account_shares=3",
-            "account_shares of fair_share: 3 is no pair of an account and a finite weight above 0",
+            "account_shares of fair_share: 3 is no pair of an account and a weight from 1e-9 to 1e9",
         ),
-        ("user_shares=(('ann', 0),)", "('ann', 0) is no pair of a user and a finite weight above 0"),
+        ("user_shares=(('ann', 0),)", "('ann', 0) is no pair of a user and a weight from 1e-9 to 1e9"),
+        (
+            "user_shares=(('ann', 1e308),)",
+            "('ann', 1e+308) is no pair of a user and a weight from 1e-9 to 1e9",
+        ),
         ("user_shares=(('ann', 1), ('ann', 2))", "user 'ann' is there twice; give each once"),
         ("by='account', user_shares=(('ann', 1),)", "user_shares of fair_share are for by='user'"),
     ],

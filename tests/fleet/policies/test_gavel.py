@@ -27,10 +27,13 @@ from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.rounds.accounts import Accounts, credited, opened, priorities, turn
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
+from trainyard.hardware.prices import Prices
 
 Floats = NDArray[np.float64]
 
@@ -219,6 +222,26 @@ def test_cost_is_least_and_deadlines_are_kept(seed: int) -> None:
 def test_a_type_without_a_price_is_named() -> None:
     with pytest.raises(FleetError, match="no price above 0 for devices of type p100"):
         fractions(LeastCost(prices=(("v100", 1.0),)), problem(np.ones((1, 2)), [1, 1]))
+
+
+OF_CLUSTER: Prices = (("V100", 1.0), ("P100", 9.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "of_cluster", "cheapest"),
+    [((), (), 1), ((), OF_CLUSTER, 0), ((("v100", 9.0), ("p100", 1.0)), OF_CLUSTER, 1)],
+)
+def test_prices_are_those_given_else_of_the_cluster_else_of_the_paper(
+    given: Prices, of_cluster: Prices, cheapest: int
+) -> None:
+    fraction = fractions(LeastCost(prices=given), problem(np.ones((1, 2)), [1, 1], prices=of_cluster))
+    np.testing.assert_allclose(fraction[0], np.eye(2)[cheapest], atol=1e-6)
+
+
+def test_prices_of_the_cluster_reach_the_policy() -> None:
+    cluster = replace(parse_cluster("1x1xV100+1x1xP100"), prices=OF_CLUSTER)
+    done = scheduler_of("gavel_cost").simulate([declared_job("a", 0.0, 1, 100.0)], cluster, keep_spans=True)
+    assert {span.devices for span in done.spans} == {(0,)}
 
 
 def test_most_throughput_leaves_no_device_idle() -> None:

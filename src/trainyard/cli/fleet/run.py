@@ -70,7 +70,7 @@ def _compare(options: Options, screen: Screen, progress: Progress) -> Outcome:
     # Whoever runs jobs trusts what they run.
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True, own_files=True))
     check_runnable(counted(jobs, "checking the jobs", progress), cluster, scheduler.policy, options.limits)
-    for line in ignored_lines(ignored_by([scheduler], jobs)):
+    for line in ignored_lines(ignored_by([scheduler], jobs, cluster)):
         screen.say(line)
     folder = options.folder.resolve()
     with only_for_user(), only_scheduler(folder, folder):

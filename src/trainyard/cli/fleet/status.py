@@ -57,7 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         is_all = (options.user, options.state, options.node) == (None, None, None)
         none = "no jobs yet; `trainyard fleet submit FILE` brings some" if is_all else "no such jobs"
         return Outcome(document, (title, none))
-    columns = ("job", "user", "state", "model", "because", "devices", "steps", "time")
+    columns = ("job", "user", "state", "model", "because", "devices", "done", "time")
     return Outcome(document, (_table(title, columns, [_row(job) for job in jobs], 5),))
 
 
@@ -99,7 +99,7 @@ def _title(cluster: _Document) -> str:
 
 
 def _row(job: _Document) -> tuple[str, ...]:
-    from trainyard.report.units import duration_text
+    from trainyard.report.units import duration_text, percent_text
 
     until_s = time.time() if job["finish_s"] is None else job["finish_s"]
     return (
@@ -109,7 +109,7 @@ def _row(job: _Document) -> tuple[str, ...]:
         job["model"],
         job["reason"],
         ", ".join(map(str, job["devices"])) or f"asked: {job['num_devices']}",
-        f"{job['steps_done']}/{job['steps']}",
+        percent_text(job["share_done"]) if job["steps"] is None else f"{job['steps_done']}/{job['steps']}",
         duration_text(max(0.0, until_s - job["arrival_s"])),
     )
 

@@ -27,7 +27,7 @@ from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -72,7 +72,8 @@ class Api:
 
     def app(self) -> FastAPI:
         """The application for a server."""
-        app = FastAPI(title="Trainyard", docs_url=None, redoc_url=None, openapi_url=None)
+        checks = [Depends(_check_parameters)]
+        app = FastAPI(title="Trainyard", docs_url=None, redoc_url=None, openapi_url=None, dependencies=checks)
         for method, path, act in (
             ("POST", "/jobs", self.submit),
             ("GET", "/jobs", self.jobs),
@@ -205,6 +206,7 @@ class Api:
 
 def job_document(record: Record) -> dict[str, Any]:
     """A job as JSON has it."""
+    share_done = record.done / record.work if record.work else 0.0
     return {
         "name": record.name,
         "user": record.owner,
@@ -213,8 +215,9 @@ def job_document(record: Record) -> dict[str, Any]:
         "model": record.model,
         "num_devices": record.num_devices,
         "devices": list(record.grant.devices) if record.grant else [],
-        "steps": int(record.work),
-        "steps_done": int(record.done),
+        "steps": record.steps,
+        "steps_done": None if record.steps is None else int(share_done * record.steps + 1e-6),
+        "share_done": share_done,
         "attained_device_s": record.attained_device_s,
         "arrival_s": record.arrival_s,
         "first_start_s": record.first_start_s,
@@ -297,6 +300,24 @@ def _states(text: str) -> tuple[State, ...]:
         raise Refusal(
             422, f"state is one of {', '.join(State)}, or several by commas, not {shown(text)}"
         ) from error
+
+
+async def _check_parameters(request: Request) -> None:
+    """Refuse parameters of the query that the address does not have, or that are there twice.
+
+    Raises
+    ------
+    Refusal
+        If there is one.
+    """
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known:
+            has = f"its parameters: {', '.join(known)}" if known else "it has none"
+            raise Refusal(422, f"{request.url.path} has no parameter {shown(name)}; {has}")
+        if given.count(name) > 1:
+            raise Refusal(422, f"parameter {name} is there {given.count(name)} times; give it once")
 
 
 def _few(last: int) -> int:

@@ -11,12 +11,12 @@ from trainyard.fleet.daemon.tables import EVENTS, JOBS, SPANS, State
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.reading import visible
 
-__all__ = ["end_span", "job_values", "write"]
+__all__ = ["end_span", "job_values", "write_event_row"]
 
 _ON_DEVICES = (Happening.RUNS, Happening.STAYS)
 
 
-def write(connection: sql.Connection, event: Event, key: str = "") -> None:
+def write_event_row(connection: sql.Connection, event: Event, key: str = "") -> None:
     """Write an event, and the span on devices that it begins or ends.
 
     Parameters

@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.distribution import install_command
 from trainyard.fleet.daemon.address import with_driver, without_password
-from trainyard.fleet.daemon.event_rows import end_span, job_values, write
+from trainyard.fleet.daemon.event_rows import end_span, job_values, write_event_row
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, SPANS, TABLES, Record, State, record_of
 from trainyard.fleet.errors import FleetError
@@ -38,7 +38,7 @@ from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.reading import visible
 
-_NEW = "not looked at yet; its speed is predicted first"
+_NEW, _NEW_TRAINING = "not looked at yet", "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
 # All other faults pass: of a database that is locked, full, being restarted or not reached, or damaged and put back.
 _OF_STATEMENTS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
@@ -173,13 +173,14 @@ class Store:
                         model=job.model,
                         num_devices=job.num_devices,
                         work=job.work,
+                        steps=int(job.work) if job.command is None else job.command.steps or None,
                         state=State.WAITING,
-                        reason=_NEW,
+                        reason=_NEW_TRAINING if job.command is None else _NEW,
                         arrival_s=now_s,
                         settled_s=now_s,
                     )
                 )
-                write(connection, arrival)
+                write_event_row(connection, arrival)
         except IntegrityError as error:
             raise Refusal(
                 409, f"there is or was a job {job.name!r} already; give this one another name"
@@ -208,7 +209,7 @@ class Store:
         if done is not None:
             values = _columns(done, event.now_s) | values
         with suppress(IntegrityError), self._begins() as connection:
-            write(connection, event, key)
+            write_event_row(connection, event, key)
             connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
 
     def fail(self, name: str, why: str, now_s: float) -> None:

@@ -41,6 +41,7 @@ JOBS = sql.Table(
     sql.Column("model", sql.Text, nullable=False),
     sql.Column("num_devices", sql.Integer, nullable=False),
     sql.Column("work", sql.Double, nullable=False),
+    sql.Column("steps", sql.Integer),  # none if the job counts no steps
     sql.Column("state", sql.String(16), nullable=False, index=True),
     sql.Column("reason", sql.Text, nullable=False, default=""),
     sql.Column("admitted", sql.Boolean, nullable=False, default=False),
@@ -88,7 +89,8 @@ class Record:
     Attributes
     ----------
     owner : who submitted it.
-    form : as it was submitted; the three after it are what is shown of it.
+    form : as it was submitted; the fields up to ``steps`` are of it.
+    steps : number of steps; None for a command that does not say it.
     reason : why it waits, was refused, or failed.
     admitted : whether the policy has decided on it, and did not refuse it.
     done, attained_s, attained_device_s : of its work, time in which it had devices, and that times their number, at
@@ -103,6 +105,7 @@ class Record:
     model: str
     num_devices: int
     work: float
+    steps: int | None
     state: State
     reason: str
     admitted: bool

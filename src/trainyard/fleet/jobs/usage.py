@@ -154,6 +154,10 @@ class Usage:
     def resume(self, row: int, num_devices: int, now_s: float) -> None:
         """Count the devices of a job for the time without a scheduler."""
         if self._kept_until_s < now_s:
-            owner = int(self._table.owners.of(np.array([row]))[0])
-            self._grow()
-            self._device_s[owner] += num_devices * self._since(now_s - self._kept_until_s)[1]
+            self.count_earlier(row, num_devices, now_s - self._kept_until_s)
+
+    def count_earlier(self, row: int, num_devices: int, past_s: float) -> None:
+        """Count devices that a job had for a time until `at_s`, unknown to this scheduler."""
+        owner = int(self._table.owners.of(np.array([row]))[0])
+        self._grow()
+        self._device_s[owner] += num_devices * self._since(past_s)[1]

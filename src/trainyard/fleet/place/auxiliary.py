@@ -18,6 +18,7 @@ from trainyard.hardware.cluster import Cluster
 
 __all__ = [
     "Asking",
+    "allowed_nodes",
     "as_asked",
     "asks_for_more",
     "check_there_is",
@@ -118,6 +119,12 @@ def whole_nodes_in_doubt(jobs: Iterable[Job], cluster: Cluster) -> str:
     )
 
 
+def allowed_nodes(cluster: Cluster, allowed: int, partition: int) -> NDArray[np.int64]:
+    """Return 1 for each node of a partition whose devices are of an allowed type, else 0."""
+    nodes: NDArray[np.int64] = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
+    return nodes
+
+
 def _needs_more_nodes(
     needs: tuple[float, float],
     allowed: int,
@@ -127,7 +134,7 @@ def _needs_more_nodes(
     cluster: Cluster,
 ) -> bool:
     """Whether no node has what goes with all devices of a job, or with all of its own, and some together have."""
-    may = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
+    may = allowed_nodes(cluster, allowed, partition)
     room, size = free.room_for(needs) * may, cluster.devices_per_node * may
     together = np.bincount(cluster.type_of_node, room, len(cluster.device_types))
     fits = (room > 0) & (room >= np.minimum(size, num_devices))

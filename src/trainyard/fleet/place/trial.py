@@ -22,6 +22,11 @@ class Placeable(Asking, Protocol):
     def gang(self) -> tuple[int, ...]: ...
 
 
+def place_key(job: Placeable, allowed: int, partition: int) -> tuple[object, ...]:
+    """Return a key: jobs with the same key find the same places; see `TrialPlacement.find`."""
+    return job.num_devices, allowed, partition, needs_of(job), job.gang
+
+
 class TrialPlacement:
     """Devices of every node, and what comes with them; a copy, of which changes change nothing else.
 

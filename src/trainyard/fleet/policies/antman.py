@@ -57,7 +57,8 @@ class AntMan:
     @property
     def traits(self) -> Traits:
         """Opportunistic jobs are on devices of guaranteed ones."""
-        return Traits(shares=True, places=True)
+        named = tuple(("virtual_cluster", name) for name, _ in self.quotas)
+        return Traits(shares=True, places=True, named=named)
 
     def start(self, cluster: Cluster) -> None:
         """Nothing is remembered: who runs where stands in the snapshot."""

@@ -31,10 +31,10 @@ from typing import Literal
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
-from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.pairs import check_weights
-from trainyard.fleet.place.auxiliary import needs_of, shares_by_type
+from trainyard.fleet.pairs import check_weights, weights_of
+from trainyard.fleet.place.auxiliary import allowed_nodes, needs_of, shares_by_type
+from trainyard.fleet.place.trial import place_key
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
 from trainyard.hardware.cluster import Cluster
@@ -60,15 +60,14 @@ class DRF:
     preempts: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.by not in ("user", "account"):
-            raise FleetError(f"by of drf is 'user' or 'account', got {self.by!r}")
         check_weights("weights of drf", self.weights, of=self.by)
 
     @property
     def traits(self) -> Traits:
         """It names only the jobs that start."""
         holds_up: Literal["nobody", "same nodes"] = "nobody" if self.backfill else "same nodes"
-        return Traits(holds_up=holds_up, tries_places=True, supports=ORDERED)
+        named = tuple((str(self.by), name) for name, _ in self.weights)
+        return Traits(holds_up=holds_up, tries_places=True, named=named, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
         """Return the state, which is always empty: the snapshot has what everybody holds."""
@@ -95,8 +94,7 @@ class _Filling:
         self.names, groups = snapshot.owner_groups(policy.by)
         self.of_job = groups[snapshot.owner]
         self._host_shares, self._totals = _resources(snapshot.cluster)
-        weights = dict(policy.weights)
-        self._weights = np.array([float(weights.get(name, 1.0)) for name in self.names])
+        self._weights = weights_of(self.names, policy.weights)
         self._held = np.zeros((len(self.names), len(RESOURCES)))
         np.add.at(self._held, groups, snapshot.held_by_owner())
         # Requests that do not fit; free devices only become fewer.
@@ -137,7 +135,7 @@ class _Filling:
         """Place a job if it fits, and return whether it did; a job that does not fit may hold up others."""
         snapshot, job = self._snapshot, self._snapshot.job(number)
         allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
-        asks = job.num_devices, allowed, partition, needs_of(job), job.gang
+        asks = place_key(job, allowed, partition)
         on = None if asks in self._failed else self._place(job, allowed, partition)
         if on is None:
             self._failed.add(asks)
@@ -148,8 +146,7 @@ class _Filling:
 
     def _place(self, job: KnownJob, allowed: int, partition: int) -> Ints | None:
         """Return the devices of every node that a job would get; None if it does not fit or is held up."""
-        cluster = self._snapshot.cluster
-        nodes = (((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]).astype(np.bool_)
+        nodes = allowed_nodes(self._snapshot.cluster, allowed, partition).astype(np.bool_)
         on = None if (nodes & self._blocked & ~self._away).any() else self._free.find(job, allowed, partition)
         if on is None and not self._policy.backfill:
             self._blocked |= nodes
@@ -204,7 +201,7 @@ def drf(
     Raises
     ------
     FleetError
-        If weights are no pairs of a name and a number above 0.
+        If weights are no pairs of a name and a number from 1e-9 to 1e9.
 
     Examples
     --------

@@ -22,7 +22,6 @@ Fidelity: simplified.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,7 +29,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.pairs import check_weights
+from trainyard.fleet.pairs import check_weights, weights_of
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
@@ -64,8 +63,6 @@ class FairShare:
     preempts: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.by not in ("user", "account"):
-            raise FleetError(f"by of fair_share is 'user' or 'account', got {self.by!r}")
         check_period("a half-life of fair_share", self.half_life_s, endless=True)
         check_period("a period of fair_share", self.period_s, endless=True)
         check_weights("account_shares of fair_share", self.account_shares, of="account")
@@ -79,7 +76,9 @@ class FairShare:
     def traits(self) -> Traits:
         """It only orders jobs, by usage."""
         holds_up: Literal["nobody", "same nodes"] = "nobody" if self.backfill else "same nodes"
-        return Traits(holds_up=holds_up, usage_half_life_s=self.half_life_s, supports=ORDERED)
+        accounts, users = (tuple(dict(shares)) for shares in (self.account_shares, self.user_shares))
+        named = *(("account", name) for name in accounts), *(("user", name) for name in users)
+        return Traits(holds_up=holds_up, usage_half_life_s=self.half_life_s, named=named, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
         """Return the state, which is always empty: the simulator or the daemon counts usage."""
@@ -98,13 +97,13 @@ class FairShare:
         """Return the level fairshare of every owner's account, and of its user within the account if users count."""
         used_s = snapshot.usage_device_s
         names, account = snapshot.owner_groups("account")
-        shares = _shares(names, self.account_shares)
+        shares = weights_of(names, self.account_shares)
         account_used_s = np.bincount(account, used_s, len(names)).astype(np.float64)
         of_account = _level(shares, account_used_s, np.zeros(len(names), np.int64))[account]
         if self.by == "account":
             return [of_account]
         names, user = snapshot.owner_groups("user")
-        return [of_account, _level(_shares(names, self.user_shares)[user], used_s, account)]
+        return [of_account, _level(weights_of(names, self.user_shares)[user], used_s, account)]
 
     def _why(self, snapshot: Snapshot, levels: list[Floats], number: int) -> str:
         owner = int(snapshot.owner[number])
@@ -116,12 +115,6 @@ class FairShare:
             for who, level in zip(of, levels, strict=False)
         ]
         return f"{' and '.join(said)}; larger ones go first"
-
-
-def _shares(names: Sequence[str], given: Shares) -> Floats:
-    """Return the shares of each name; one where none are given."""
-    shares = dict(given)
-    return np.array([float(shares.get(name, 1.0)) for name in names])
 
 
 def _level(shares: Floats, used_s: Floats, parent: Ints) -> Floats:
@@ -161,7 +154,7 @@ def fair_share(
     Raises
     ------
     FleetError
-        If a time is too short or too long, or shares are no pairs of a name and a number above 0.
+        If a time is too short or too long, or shares are no pairs of a name and a number from 1e-9 to 1e9.
 
     Examples
     --------

@@ -11,16 +11,20 @@ from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant
 
-__all__ = ["go_on"]
+__all__ = ["continue_job"]
 
 
-def go_on(allocator: Allocator, row: int, now_s: float) -> bool:
+def continue_job(allocator: Allocator, row: int, now_s: float) -> bool:
     """Give an arriving job devices at once, without a start; return whether it fits.
 
-    If the placement of the run finds no place, any free devices of one type are taken.
+    Usage counts the devices that it had before. If the placement of the run finds no place, any free devices of one type
+    are taken.
     """
     table, cluster = allocator.table, allocator.cluster
     job, inside = table.job(row), cluster.members[0]
+    table.count_usage(now_s)
+    if table.usage is not None:
+        table.usage.count_earlier(row, job.num_devices, job.ran_s)
     asked = job, int(table.allowed[row]), int(table.partition[row])
     on = allocator.trial(cluster).find(*asked)
     if on is None:

@@ -19,7 +19,7 @@ from trainyard.fleet.mechanism.domains import SchedulingDomain, SchedulingDomain
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.coordinator import Coordinator
-from trainyard.fleet.simulation.already_running import go_on
+from trainyard.fleet.simulation.already_running import continue_job
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_events import Clock, CompiledEvents
 from trainyard.fleet.simulation.compiled_run import compiled_run_of
@@ -212,7 +212,7 @@ class Simulator:
             self.domains.touch(self.allocator.cluster.partition_index(job.virtual_cluster))
         if self.arrivals.arrive() and job.ran_s:
             row = int(self.table.active[-1])
-            if go_on(self.allocator, row, arrival_s):
+            if continue_job(self.allocator, row, arrival_s):
                 self._expect([row])
                 self.job_failures.draw_for_moved(np.array([row]), arrival_s)
                 self._crowd(arrival_s)

@@ -36,9 +36,9 @@ from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import can_have, solve
 from trainyard.fleet.snapshot import Need
+from trainyard.hardware.prices import Prices
 
 Floats = NDArray[np.float64]
-Prices = tuple[tuple[str, float], ...]
 
 CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 """Dollars per hour of one device on demand at Google Cloud."""
@@ -103,11 +103,12 @@ class LeastCost(Gavel):
 
     Attributes
     ----------
-    prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
+    prices : (device type, price of one device for an hour), in any currency; by default those of the cluster's file, else
+        `CLOUD_PRICES`. A cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     """
 
-    prices: Prices = CLOUD_PRICES
+    prices: Prices = ()
     slo: bool = False
     aware: bool = field(default=True, init=False)
 
@@ -124,7 +125,8 @@ class LeastCost(Gavel):
             # In parts of equal shares, as solvers take small numbers for none.
             need = need / problem.equal_throughput
             need = need if can_have(problem, problem.relative_throughputs, need) else None
-        return self.best(problem, _by_type(problem.device_types, self.prices), need), None
+        prices = self.prices or problem.prices or CLOUD_PRICES
+        return self.best(problem, _by_type(problem.device_types, prices), need), None
 
     def best(self, problem: Problem, price: Floats, need: Floats | None) -> Fractions:
         """Fractions with most throughput per dollar (Dinkelbach).

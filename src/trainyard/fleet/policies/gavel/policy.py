@@ -196,6 +196,7 @@ class Gavel(ABC):
             entity=entity,
             pairs=pairs,
             waiting=np.delete(snapshot.serial, runs),
+            prices=snapshot.cluster.prices,
             in_highs=self.solver == "highs",
         )
 

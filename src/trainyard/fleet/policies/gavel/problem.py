@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.compiling import only_compiled
+from trainyard.hardware.prices import Prices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,6 +94,7 @@ class Problem:
     entity : name of the virtual cluster of every job.
     pairs : how fast jobs are beside others, where they may share devices.
     waiting : serial numbers of jobs that cannot run now, and will.
+    prices : prices of devices in the cluster's file.
     in_highs : whether HiGHS solves all programs, also those that prices solve.
     """
 
@@ -109,6 +111,7 @@ class Problem:
     entity: tuple[str, ...] = ()
     pairs: Pairs | None = None
     waiting: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    prices: Prices = ()
     in_highs: bool = False
 
     def __post_init__(self) -> None:

@@ -15,17 +15,18 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.pairs import check_pairs, check_weights
+from trainyard.fleet.pairs import check_pairs, check_weights, weights_of
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
 from trainyard.fleet.snapshot import Need
+from trainyard.fleet.traits import Traits
 
 Inner = Literal["fairness", "fifo"]
 _INNERS = " or ".join(map(repr, get_args(Inner)))
@@ -80,12 +81,18 @@ class Hierarchical(Gavel):
         )
         check_weights("weights of gavel_hierarchical", self.weights)
 
+    @property
+    def traits(self) -> Traits:
+        """Those of Gavel, with the virtual clusters that options name."""
+        named = dict.fromkeys(("virtual_cluster", name) for name, _ in (*self.inners, *self.weights))
+        return replace(super().traits, named=tuple(named))
+
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        names, inners, weights = sorted(set(problem.entity)), dict(self.inners), dict(self.weights)
+        names, inners = sorted(set(problem.entity)), dict(self.inners)
         number = {name: place for place, name in enumerate(names)}
         entities = Entities(
             np.array([number[name] for name in problem.entity]),
-            np.array([weights.get(name, 1.0) for name in names]),
+            weights_of(names, self.weights),
             np.array([inners.get(name, self.inner) == "fifo" for name in names]),
         )
         return fill_water(problem, entities), None

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.place.auxiliary import needs_of
-from trainyard.fleet.place.trial import ALL
+from trainyard.fleet.place.auxiliary import allowed_nodes
+from trainyard.fleet.place.trial import ALL, place_key
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 
 __all__ = ["NEEDS_OF", "Order", "QueuedJob", "QueuedJobs", "urgency"]
@@ -55,8 +55,7 @@ class QueuedJob:
     @cached_property
     def place_key(self) -> tuple[object, ...]:
         """A key: jobs with the same key find the same places for the same time."""
-        of_place = self.job.num_devices, self.allowed, self.partition, needs_of(self.job), self.job.gang
-        return *of_place, self.closed
+        return *place_key(self.job, self.allowed, self.partition), self.closed
 
 
 class QueuedJobs:
@@ -94,7 +93,7 @@ class QueuedJobs:
         allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
         nodes = self._nodes.get((allowed, partition))
         if nodes is None:
-            nodes = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
+            nodes = allowed_nodes(cluster, allowed, partition)
             self._nodes[allowed, partition] = nodes
         closed = tuple(
             row

@@ -102,7 +102,8 @@ def _preempting(preemptible: tuple[str, ...], backfill: bool | str, order: Order
         in_order = np.lexsort((snapshot.arrival_s, first, snapshot.held == 0, is_preemptible))
         return in_order.argsort().astype(np.float64)
 
-    return Priority(place_in_queue, NEEDS_OF[order], preempts=True)
+    named = tuple(("virtual_cluster", name) for name in preemptible)
+    return Priority(place_in_queue, NEEDS_OF[order], preempts=True, named=named)
 
 
 def sjf() -> Priority:
