@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset as HuggingFaceDataset
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from trainyard.job.run.step.data import DataError
 from trainyard.job.run.step.data_source import as_data
@@ -37,9 +37,9 @@ ROWS = [
 COLUMNS = HuggingFaceDataset.from_dict({"tokens": TOKENS, "labels": TOKENS, "number": range(6)})
 
 
-def _with_batch_sampler() -> DataLoader[Any]:
+def _with_batch_sampler(drop_last: bool = True) -> DataLoader[Any]:
     rows: Any = ROWS
-    return DataLoader(rows, batch_sampler=BatchSampler(SequentialSampler(ROWS), 4, True))
+    return DataLoader(rows, batch_sampler=BatchSampler(SequentialSampler(ROWS), 4, drop_last))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def _with_batch_sampler() -> DataLoader[Any]:
     ],
 )
 def test_rows_are_as_long_as_the_longest(source: Any) -> None:
-    as_data(source, 4, lengths=Lengths((8,), pad={"tokens": 5}))  # what another run did with the same loader
+    as_data(source, 4, lengths=Lengths((8,), pad={"tokens": 5}))  # of another run on the same source
     data = pickle.loads(pickle.dumps(as_data(source, 4, lengths=LENGTHS)))
     batch = data.batch(0)
     assert batch["batch.tokens"].tolist() == PADDED
@@ -63,7 +63,15 @@ def test_rows_are_as_long_as_the_longest(source: Any) -> None:
     assert batch["batch.tokens"].dtype is torch.int64
 
 
-@pytest.mark.parametrize("source", [ROWS, COLUMNS], ids=["rows", "columns"])
+def test_a_loader_of_the_user_is_not_changed() -> None:
+    loader = _with_batch_sampler()
+    as_data(loader, 4, lengths=LENGTHS)
+    assert loader.collate_fn is default_collate
+
+
+@pytest.mark.parametrize(
+    "source", [ROWS, COLUMNS, _with_batch_sampler(False)], ids=["rows", "columns", "batch sampler"]
+)
 def test_evaluated_rows_are_as_long_as_the_longest(source: Any) -> None:
     (_, first), (_, last) = evaluation_batches(source, 4, LENGTHS)
     assert first["labels"].tolist() == LABELS
