@@ -30,11 +30,8 @@ from record import RECORDS, finish, not_here, parser
 from trainyard.cost.ops import Roofline
 from trainyard.errors import TrainyardError
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.catalog import parse_strategies
-from trainyard.job.lower.lower import lower
 from trainyard.job.planning import make_setting
-from trainyard.job.setting import apply
-from trainyard.job.simulate import simulate_plan
+from trainyard.job.reproduce.simulated import simulated
 from trainyard.job.task import Task
 
 _GIB = 2**30
@@ -42,7 +39,7 @@ _SMALLEST = 3  # steps, those with the fewest layers and rows
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedStep:
     """A step that was measured and simulated: seconds and GiB of both; None where they were not measured.
 
     Attributes
@@ -61,12 +58,12 @@ class Compared:
 
     @property
     def time_error(self) -> float | None:
-        """Relative; above 0 where too much is predicted. None where it was not measured."""
+        """Relative error of the time, above 0 if too much is predicted; None if it was not measured."""
         return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     @property
     def memory_error(self) -> float | None:
-        """The same of memory."""
+        """Relative error of the memory, above 0 if too much is predicted; None if it was not measured."""
         return self.predicted_gib / self.measured_gib - 1 if self.measured_gib else None
 
 
@@ -77,8 +74,8 @@ def _task(build: Any, sizes: Any, rows: int, dtype: str) -> Task:
         return Task(build("model", sizes, rows), dtype)
 
 
-def simulated(step: Step) -> Compared:
-    """Simulate a step.
+def compare(step: Step) -> ComparedStep:
+    """Simulate a step that was measured.
 
     Raises
     ------
@@ -86,17 +83,15 @@ def simulated(step: Step) -> Compared:
         If there is no such plan.
     """
     setting = make_setting(_task(step.build, step.sizes, step.rows, step.dtype), parse_cluster(step.cluster))
-    plan = apply(parse_strategies(step.strategies), setting)
-    lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
-    found = simulate_plan(lowered, setting.cluster, Roofline(tf32=step.tf32))
-    return Compared(
+    found = simulated(setting, step.strategies, op_seconds=Roofline(tf32=step.tf32))
+    return ComparedStep(
         *(step.source, step.run, step.kind, step.model),
         *(step.seconds, found.step_s, step.gib, max(found.tensor_bytes) / _GIB),
     )
 
 
 def errors(found: Sequence[float]) -> dict[str, float]:
-    """What a table says of relative errors."""
+    """Summarize relative errors; ``short`` counts the rows of which too little is predicted."""
     sizes = np.abs(found)
     return {
         "rows": len(found),
@@ -108,7 +103,7 @@ def errors(found: Sequence[float]) -> dict[str, float]:
     }
 
 
-def tables(compared: Iterable[Compared]) -> dict[str, dict[str, dict[str, float]]]:
+def tables(compared: Iterable[ComparedStep]) -> dict[str, dict[str, dict[str, float]]]:
     """Errors of time and memory by source, and by kind of model."""
     found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ("time", "memory")}
     for each in compared:
@@ -119,7 +114,7 @@ def tables(compared: Iterable[Compared]) -> dict[str, dict[str, dict[str, float]
     return {name: {group: errors(own) for group, own in groups.items()} for name, groups in found.items()}
 
 
-def choices(compared: Iterable[Compared]) -> dict[str, dict[str, float]]:
+def choices(compared: Iterable[ComparedStep]) -> dict[str, dict[str, float]]:
     """Of each model with several measured plans: how much longer the step of the plan that is predicted to be the best
     took than that of the best."""
     plans: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -133,13 +128,13 @@ def choices(compared: Iterable[Compared]) -> dict[str, dict[str, float]]:
     }
 
 
-def kept(records: Path, only: str) -> tuple[list[Compared], dict[str, int]]:
-    """What the newest record has of the sources that are not simulated now: steps, and rows left out by reason."""
+def of_newest_record(records: Path, only: str) -> tuple[list[ComparedStep], dict[str, int]]:
+    """Read the sources that are not simulated now from the newest record: steps, and rows left out by reason."""
     paths = sorted(records.glob("*Z-truth.json"))
     if not paths:
         return [], {}
     results = json.loads(paths[-1].read_text())["results"]
-    rows = [Compared(**row) for row in results["rows"]]
+    rows = [ComparedStep(**row) for row in results["rows"]]
     left_out = {
         why: num for why, num in results["rows_left_out"].items() if only not in why.partition(":")[0]
     }
@@ -162,16 +157,16 @@ def main() -> None:
         wanted = sorted(small, key=lambda step: step.sizes.layers * step.rows)[:_SMALLEST]
     # Plans of one model after each other, so that it is captured once.
     wanted.sort(key=lambda step: (step.source, step.dtype, repr(step.sizes), step.rows))
-    compared: list[Compared] = []
+    compared: list[ComparedStep] = []
     for number, step in enumerate(wanted, 1):
         try:
-            compared.append(simulated(step))
+            compared.append(compare(step))
             _say(number, len(wanted), compared[-1], time.process_time() - begin_s)
         except TrainyardError as error:
             left_out[f"{step.source}: {_reason(error)}"] += 1
     left_out = Counter({why: num for why, num in left_out.items() if given.only in why.partition(":")[0]})
     if not given.smallest:
-        known, reasons = kept(RECORDS, given.only)
+        known, reasons = of_newest_record(RECORDS, given.only)
         compared = [*known, *compared]
         left_out.update(reasons)
     results = {
@@ -202,7 +197,7 @@ def _show(results: Mapping[str, Any]) -> None:
         print(f"left out of {reason}: {num} rows")
 
 
-def _say(number: int, num: int, compared: Compared, cpu_s: float) -> None:
+def _say(number: int, num: int, compared: ComparedStep, cpu_s: float) -> None:
     parts = [
         f"{what} {error:+.1%}"
         for what, error in (("time", compared.time_error), ("memory", compared.memory_error))

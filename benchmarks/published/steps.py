@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.job.reproduce import megatron, selective_recompute
-from trainyard.job.reproduce.simulated import gradients_at_the_end
+from trainyard.job.reproduce.simulated import gradients_at_the_end, megatron_text
 from trainyard.program.model import Model
 from trainyard.zoo import gpt, llama, load_model_file, resnet
 from trainyard.zoo.bert import BertConfig
@@ -63,15 +63,6 @@ class Step:
     model: str = ""
 
 
-def degrees(tensor: int, pipeline: int, data: int, microbatch: int, chunks: int = 1, *more: str) -> str:
-    """Strategies of a program that hides no sum of gradients of inputs."""
-    chosen = (
-        f"megatron(tensor={tensor}, pipeline={pipeline}, data={data}, microbatch_rows={microbatch}, "
-        f"stages_per_rank={chunks}, overlap=False)"
-    )
-    return " + ".join((chosen, *more))
-
-
 def _table(path: Path) -> list[Row]:
     """Rows of a table; lines that begin with # say what it is."""
     with path.open() as lines:
@@ -84,14 +75,9 @@ def vtrain_step(row: Row) -> Step:
     gpus, rows = int(row["num_gpus"]), int(row["global_batch"])
     sizes = GPTConfig(51200, int(row["seq_len"]), layers, int(row["hidden"]), int(row["heads"]))
     is_large = gpus > 8
-    strategies = degrees(
-        tensor,
-        pipeline,
-        data,
-        int(row["micro_batch"]),
-        1,
-        gradients_at_the_end(data),
-        f"sublinear(segments={layers})",
+    strategies = megatron_text(
+        *(tensor, pipeline, data, int(row["micro_batch"])),
+        *(gradients_at_the_end(data), f"sublinear(segments={layers})"),
     )
     return Step(
         f"vTrain, {'several nodes' if is_large else 'one node'}",
@@ -140,15 +126,11 @@ def korthikanti(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
     for row in _table(folder / "calculon_megatron/iteration_time_a100.csv"):
         name = row["model"].split("-")[1]
         case = selective_recompute.TABLE_5[name]
-        config = ENTRIES[case.model].config
-        if config.layers > _MOST_LAYERS:
+        if case.num_layers > _MOST_LAYERS:
             left_out[f"Korthikanti et al., A100: {_MINUTES}"] += 1
             continue
-        ways = {
-            "full": (f"sublinear(segments={config.layers})",),
-            "seqsel": ("sequence_parallel", "selective_recompute"),
-        }
-        strategies = degrees(8, case.pipeline, 1, case.microbatch, case.chunks, *ways[row["recompute_mode"]])
+        strategies = {"full": case.full, "seqsel": case.present}[row["recompute_mode"]]
+        config = ENTRIES[case.model].config
         yield Step(
             *("Korthikanti et al., A100", f"{name} {row['recompute_mode']}", "GPT", gpt.build, config),
             *(int(row["global_batch"]), f"{case.pipeline}x8xA100-80G", strategies, float(row["iter_s"])),
@@ -175,7 +157,7 @@ def b200(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
             more = (*(("sequence_parallel",) if tensor > 1 else ()), "zero(stage=1)")
             yield Step(
                 *(source, row["case"], "Llama", llama.build, sizes, data * int(row["microbatches"])),
-                *("1x8xB200", degrees(tensor, pipeline, data, 1, 1, *more)),
+                *("1x8xB200", megatron_text(tensor, pipeline, data, 1, *more)),
                 *(float(row["measured_ms"]) / 1e3, float(row["measured_peak_allocated_gib"])),
             )
 
@@ -209,7 +191,7 @@ def nvidia_bert(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
             sizes = BertConfig(30528, length, 24, 1024, 16, predictions=20 if length == 128 else 80)
             yield Step(
                 *(source, f"{machine}, {gpus}, {row['precision']}, {length}", "BERT", build_bert, sizes),
-                *(rows * gpus, f"1x{gpus}x{_DGX[machine]}", degrees(1, 1, gpus, microbatch)),
+                *(rows * gpus, f"1x{gpus}x{_DGX[machine]}", megatron_text(1, 1, gpus, microbatch)),
                 seconds=rows * gpus / float(row["throughput"]),
                 dtype="float16" if is_mixed else "float32",
                 tf32=row["precision"] == "TF32",
@@ -256,7 +238,7 @@ def posted_gpt2(folder: Path, every: int, left_out: LeftOut) -> Iterator[Step]:
         yield Step(
             *("nanoGPT", f"{row['source']} {row['model']}", "GPT", gpt.build, sizes[row["model"]]),
             *(devices * microbatch * int(row["accumulate"]), f"1x{devices}x{device}"),
-            *(degrees(1, 1, devices, microbatch), float(row["step_ms"]) / 1e3),
+            *(megatron_text(1, 1, devices, microbatch), float(row["step_ms"]) / 1e3),
             dtype=row["dtype"],
         )
 
@@ -286,7 +268,7 @@ def posted_throughput(folder: Path, every: int, left_out: LeftOut) -> Iterator[S
         yield Step(
             *(source, f"{row['model']}, {devices}x{row['device']}, {length}", *model, rows),
             f"{-(-devices // 8)}x8x{row['device'].replace('H100-80G', 'H100')}",
-            degrees(1, 1, devices, microbatch, 1, *more, "zero(stage=3)"),
+            megatron_text(1, 1, devices, microbatch, *more, "zero(stage=3)"),
             rows * length / devices / float(row["tokens_per_s_per_device"]),
         )
 

@@ -14,14 +14,20 @@ from shared_data import DATA, require_data
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from published.steps import steps, vtrain_step
-from truth import Compared, choices, errors, kept, tables
+from truth import ComparedStep, choices, errors, of_newest_record, tables
 
 _COLUMNS = "params_b,num_gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iter_ms"
 _VALUES = "3.6,64,512,8,3072,32,30,2048,2,32,1,4000.0"
+_TABLES = {
+    "SimuMax, B200": "simumax_b200/measured",
+    "NVIDIA examples": "nvidia_dle/training_throughput",
+    "Lambda": "lambda_benchmark/pytorch_training_throughput",
+    "vTrain, several nodes": "vtrain/iter_time_multi_node_a100",
+}
 _VTRAIN = dict(zip(_COLUMNS.split(","), _VALUES.split(","), strict=True))
 
 
-STEP = Compared("a source", "a run", "GPT", "a model", 4.0, 3.0, 10.0, 12.0)
+STEP = ComparedStep("a source", "a run", "GPT", "a model", 4.0, 3.0, 10.0, 12.0)
 
 
 def test_a_row_becomes_the_plan_that_was_run() -> None:
@@ -68,27 +74,26 @@ def test_a_choice_is_judged_by_what_it_took() -> None:
 
 def test_sources_that_are_not_simulated_now_keep_their_rows(tmp_path: Path) -> None:
     other = replace(STEP, source="another")
-    assert kept(tmp_path, "source") == ([], {})
+    assert of_newest_record(tmp_path, "source") == ([], {})
     why = {"a source: too large": 3, "another: unknown": 2}
     for name, rows in (("20260101T000000Z", [STEP]), ("20260102T000000Z", [STEP, other])):
         record = {"results": {"rows": [vars(each) for each in rows], "rows_left_out": why}}
         (tmp_path / f"{name}-truth.json").write_text(json.dumps(record))
-    assert kept(tmp_path, "source") == ([other], {"another: unknown": 2})
-    assert kept(tmp_path, "") == ([], {})
+    assert of_newest_record(tmp_path, "source") == ([other], {"another: unknown": 2})
+    assert of_newest_record(tmp_path, "") == ([], {})
 
 
 def test_every_row_of_a_source_is_described_or_counted() -> None:
     left_out = Counter[str]()
     found = list(steps(require_data(DATA / "perf" / "vtrain").parents[2], 1, left_out))
     assert all(step.seconds or step.gib for step in found)
-    by_source = Counter(step.source for step in found)
-    for source, name in (("SimuMax, B200", "perf/simumax_b200/measured"), ("nanotron", "")):
-        if name:
-            with (DATA / f"{name}.csv").open() as file:
-                num = len(list(csv.DictReader(file)))
-            assert by_source[source] + sum(n for why, n in left_out.items() if why.startswith(source)) == num
-    with (DATA / "perf/vtrain/iter_time_multi_node_a100.csv").open() as file:
-        assert by_source["vTrain, several nodes"] == len(list(csv.DictReader(file)))
+    described = Counter(step.source for step in found)
+    for source, name in _TABLES.items():
+        with (DATA / f"perf/{name}.csv").open() as file:
+            num = sum(1 for _ in csv.DictReader(line for line in file if not line.startswith("#")))
+        assert (
+            described[source] + sum(n for why, n in left_out.items() if why.startswith(f"{source}: ")) == num
+        )
 
 
 def test_a_source_that_is_not_there_is_counted(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainyard.job.run.step.data import DataError
-from trainyard.job.sources import file_data, file_evaluation
+from trainyard.job.run.step.data import Data, DataError
+from trainyard.job.sources import file_data, file_evaluation, file_model
 
 MODEL = """
 import torch
@@ -35,20 +35,42 @@ def written(folder: Path, name: str, *parts: str) -> str:
     return str(file)
 
 
-def test_a_file_returns_a_dataset_or_a_loader(tmp_path: Path) -> None:
-    data = file_data(written(tmp_path, "with_dataset", DATASET), 5, 4, seed=1)
+def data_of_file(path: str) -> Data:
+    data = file_data(path, file_model(path, 0), 5, 4, seed=1)
     assert data is not None
+    return data
+
+
+def test_a_file_returns_a_dataset_or_a_loader(tmp_path: Path) -> None:
+    data = data_of_file(written(tmp_path, "with_dataset", DATASET))
     sent: Any = pickle.loads(pickle.dumps(data))
     rows = torch.cat([sent.batch(step)["batch.1"] for step in (0, 1)])
     assert len(rows.unique()) == 8
-    in_order = file_data(written(tmp_path, "with_loader", LOADER), 5, 4, seed=1)
-    assert in_order is not None
+    in_order = data_of_file(written(tmp_path, "with_loader", LOADER))
     assert in_order.batch(1)["batch.1"].tolist() == [4, 5, 6, 7]
 
 
 def test_two_functions_of_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has dataset and loader; keep one"):
-        file_data(written(tmp_path, "with_both", DATASET, LOADER), 5, 4, 0)
+        data_of_file(written(tmp_path, "with_both", DATASET, LOADER))
+
+
+@pytest.mark.parametrize("place", ["file", "model"])
+def test_rows_are_filled_up_by_the_lengths_of_the_file_or_of_its_model(tmp_path: Path, place: str) -> None:
+    lengths = "ty.Lengths((4,), pad={'tokens': 9})"
+    of_file, of_model = (f"\nlengths = {lengths}\n", "") if place == "file" else ("", f", lengths={lengths}")
+    parts = (
+        "\nimport trainyard as ty\n",
+        of_file,
+        "def model():\n"
+        "    loss = lambda module, batch: module(batch['tokens'].float()).mean()\n"
+        "    batch = {'tokens': torch.zeros(4, 4).long()}\n"
+        f"    return ty.Model('ragged', torch.nn.Linear(4, 1), loss, batch{of_model})\n",
+        "\ndef loader():\n    rows = [{'tokens': [1] * (i % 4)} for i in range(8)]\n"
+        "    return DataLoader(rows, 4, drop_last=True)\n",
+    )
+    data: Any = pickle.loads(pickle.dumps(data_of_file(written(tmp_path, f"ragged_{place}", *parts))))
+    assert data.batch(0)["batch.tokens"].tolist() == [[9, 9, 9], [1, 9, 9], [1, 1, 9], [1, 1, 1]]
 
 
 def test_an_evaluation_is_made_in_every_process(tmp_path: Path) -> None:

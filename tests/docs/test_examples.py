@@ -47,8 +47,9 @@ def test_the_file_for_training_has_a_model_and_the_same_data_for_the_same_step()
     from trainyard.job.sources import data_of, file_data
 
     path = str(ROOT / "examples" / "gpt_on_python_source.py")
-    rows = load_model(path).batch["tokens"].shape[0]
-    data, said = data_of(path, rows, file_data(path, 1, rows, 0))
+    model = load_model(path)
+    rows = model.batch["tokens"].shape[0]
+    data, said = data_of(path, rows, file_data(path, model, 1, rows, 0))
     assert said.startswith("data(step)")
     first, again, next_one = data.batch(0), data.batch(0), data.batch(1)
     assert set(first) == {"batch.tokens", "batch.targets"}

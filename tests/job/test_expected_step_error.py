@@ -33,3 +33,10 @@ def test_the_guide_has_the_errors_of_the_record(name: str) -> None:
 def test_the_guide_says_how_good_the_choice_is() -> None:
     for model, found in RESULTS["choices"].items():
         assert f"| {model} | {found['plans']} | {found['measured_to_best']:.2f} |" in GUIDE
+
+
+def test_the_guide_says_what_part_of_a_source_is_simulated() -> None:
+    parts = [
+        why.removesuffix(" is simulated") for why in RESULTS["rows_left_out"] if why.endswith(" is simulated")
+    ]
+    assert [part for part in parts if part not in GUIDE] == []

@@ -32,7 +32,7 @@ class ConfigOptions:
     """
 
     heading = "configuration"
-    flags_have_pairs = True
+    can_unset_flags = True
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Read options from a YAML file, whose keys are their names: lr: 0.001. Options of the command line take
     precedence."""

@@ -49,7 +49,7 @@ class OptionHelp:
 
 def can_unset_flags(options: type) -> bool:
     """Return whether flags of a verb have a form that unsets them, as a file of options may set them."""
-    return bool(getattr(options, "flags_have_pairs", False))
+    return bool(getattr(options, "can_unset_flags", False))
 
 
 def options_of(options: type) -> tuple[OptionHelp, ...]:

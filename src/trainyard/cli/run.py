@@ -52,7 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     require_logs(options.log_to)
     with screen.waiting(f"loading {spec}"):
         model = file_model(spec, options.seed or 0)
-        data = file_data(spec, options.steps or 0, plan.num_rows, options.seed or 0)
+        data = file_data(spec, model, options.steps or 0, plan.num_rows, options.seed or 0)
     check_given(given, spec)
     optimizer = optimizer_config(options, spec)
     screen.say(f"optimizer {optimizer}")

@@ -81,7 +81,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     with screen.waiting(f"loading {options.model}"):
         model = file_model(options.model, options.seed or 0)
         rows = 0 if model is None else batch_rows(model.batch, model.whole)
-        data = file_data(options.model, options.steps or 0, rows, options.seed or 0)
+        data = file_data(options.model, model, options.steps or 0, rows, options.seed or 0)
     check_given(given, options.model)
     screen.say(f"optimizer {optimizer_config(options, options.model)}")
     config = config_text(options, (*unused_options(options.optimizer), *options_of_file(options.model)))

@@ -284,7 +284,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, config: Tra
 
     steps = config.steps
     if not result.metrics:
-        return (f"nothing to do: {result.first_step} of {count_text(steps, 'step')} are done",)
+        return (f"nothing to do: {count_text(result.first_step, 'step')} of {steps:,} done",)
     measured = _measured(result.metrics)
     rows = [
         *_step_times(simulation, result.metrics),

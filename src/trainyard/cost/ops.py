@@ -19,7 +19,7 @@ from torch import fx
 from trainyard.cost.signature import op_signature
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.program import spmd
-from trainyard.program.flops import node_flops
+from trainyard.program.flops import is_fused_attention, node_flops
 from trainyard.program.program import size_bytes, tensors_of
 
 __all__ = [
@@ -62,11 +62,6 @@ _LOOKED_UP: dict[Any, int] = {
     spmd.embed_part: 0,
     spmd.take_part: 0,
 }
-# Attention in one kernel, for which `Efficiency.sustained_matmul_fraction` does not hold.
-_ATTENTION = (
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-)
 # The loss of a row reads the score of its class only; its gradient reads no score.
 _UNREAD: dict[Any, int] = {aten.nll_loss_forward.default: 0, aten.nll_loss_backward.default: 1}
 
@@ -138,8 +133,8 @@ class Roofline(OpSeconds):
         seconds = num_bytes / device.memory_rate_bytes_per_s(num_bytes) if num_bytes else 0.0
         flops = node_flops(node)
         if flops:
-            lasting = node.target not in _ATTENTION
-            rate = device.matmul_flops_per_s(flops, self._format(node), sustained=lasting)
+            sustained = not is_fused_attention(node)
+            rate = device.matmul_flops_per_s(flops, self._format(node), sustained=sustained)
             seconds = max(seconds, flops / rate)
         return seconds + device.launch_s
 

@@ -16,8 +16,9 @@ from trainyard.job.run.step.data import DataError, FixedData, by_path, example_d
 from trainyard.job.run.step.data_source import LazyData, as_data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.run.step.repeatable import repeatable
+from trainyard.program.lengths import Lengths
 from trainyard.program.model import Model
-from trainyard.user_file import is_file, loaded_file
+from trainyard.user_file import is_file
 from trainyard.zoo import build
 from trainyard.zoo.user import FileFunction, file_function
 
@@ -80,11 +81,12 @@ def file_model(spec: str, seed: int) -> Model | None:
     return load_model(spec)
 
 
-def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | None:
+def file_data(spec: str, model: Model | None, num_steps: int, num_rows: int, seed: int) -> Data | None:
     """Return the data of a Python file, which depend on the step alone; None if the file has none.
 
     Parameters
     ----------
+    model : of the file, whose lengths say how rows are filled up; None if ``spec`` is a name.
     num_rows : of a step.
     seed : of the order of rows, where the file does not say it.
 
@@ -93,13 +95,14 @@ def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | Non
     DataError
         If a function returns something else when it is asked again, or the file has several functions of data.
     """
-    if not is_file(spec):
+    if model is None:
         return None
     path = str(Path(spec).resolve())
     name = data_function(path)
     if name is None:
         return None
-    data = FileData(path) if name == "data" else LazyData(partial(_made, path, name, num_rows, seed))
+    make = partial(_made, path, name, num_rows, seed, model.lengths)
+    data = FileData(path) if name == "data" else LazyData(make)
     return repeatable(data, num_steps)
 
 
@@ -138,10 +141,9 @@ def data_function(path: str) -> str | None:
     return next(iter(names), None)
 
 
-def _made(path: str, name: str, num_rows: int, seed: int) -> Data:
+def _made(path: str, name: str, num_rows: int, seed: int, lengths: Lengths | None) -> Data:
     """Return the data of the data set or loader that a function of a Python file returns."""
-    source = FileFunction(path, name)()
-    return as_data(source, num_rows, seed, getattr(loaded_file(path), "lengths", None))
+    return as_data(FileFunction(path, name)(), num_rows, seed, lengths)
 
 
 def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:

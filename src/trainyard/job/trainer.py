@@ -192,8 +192,8 @@ class Trainer:
         is_stopped = False
         if self.result is not None and self.result.checkpoint is not None:
             self.config = replace(self.config, resume=True)
-        module, waits = self._built.module, waits_for_caller
-        run = Run(self._model, self.plan, self._data, self.config, module=module, waits_for_caller=waits)
+        built, waits = self._built, waits_for_caller
+        run = Run(self._model, self.plan, self._data, self.config, built=built, waits_for_caller=waits)
         steps, self._run = run.steps(), run
         try:
             for step in steps:

@@ -39,6 +39,11 @@ def node_flops(node: fx.Node) -> int:
     return _count(node.target, _shapes(node.args), _shapes(node.kwargs), _shapes(node.meta["val"]))
 
 
+def is_fused_attention(node: fx.Node) -> bool:
+    """Return whether a node is attention in one kernel, or the backward pass of it."""
+    return getattr(node.target, "overloadpacket", None) in _COUNTED_AS
+
+
 def program_flops(program: Program) -> int:
     """Floating-point operations of one training step on ``program.num_rows`` rows."""
     return sum(node_flops(node) for node in program.graph.nodes if node.op == "call_function")

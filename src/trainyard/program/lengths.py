@@ -115,7 +115,7 @@ class Lengths:
             found[path] = _resized(tensors[path], dim, size, value)
         return found
 
-    def even_rows(self, rows: Sequence[Any]) -> list[Any]:
+    def padded_rows(self, rows: Sequence[Any]) -> list[Any]:
         """Return rows of a data set; entries that `pad` names are filled up to the longest of these rows.
 
         Parameters

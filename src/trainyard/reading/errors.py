@@ -43,8 +43,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def count_text(num: int, what: str) -> str:
-    """Write a number of things: ``1 request``, ``2,000 requests``."""
-    return f"{num:,} {what}" if num == 1 else f"{num:,} {what}s"
+    """Write a number of things: ``1 request``, ``2,000 requests``, ``2 batches``."""
+    ending = "" if num == 1 else "es" if what.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{num:,} {what}{ending}"
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from trainyard.job.run.processes.worker import prepare, train_rank
 from trainyard.job.run.step.data import DataError, FunctionData
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.task import Task
+from trainyard.job.trainer import Trainer
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
 
@@ -126,6 +127,12 @@ def _longer(step: int) -> dict[str, Tensor]:
 def test_a_batch_that_no_length_holds_is_refused(change: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         lengths_run.trained(0, 2, {}, change)
+
+
+def test_a_trainer_knows_the_lengths_of_a_model_that_a_function_builds() -> None:
+    rows = [{name: [1] * size for name in ("tokens", "labels")} for size in (1, 3, 5, 2)]
+    result = Trainer(lengths_run.model, rows, steps=1, processes=1).train()
+    assert result.metrics[0].length == 8
 
 
 class Batches:

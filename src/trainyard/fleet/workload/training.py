@@ -79,9 +79,10 @@ class Training:
 
     def data(self) -> Data:
         """Return the data of the training, as `trainyard train` reads them."""
-        from trainyard.job.sources import data_of, file_data
+        from trainyard.job.sources import data_of, file_data, file_model
 
-        own = file_data(self.model, self.steps, self.rows, self.seed) if self.is_own else None
+        model = file_model(self.model, self.seed)
+        own = file_data(self.model, model, self.steps, self.rows, self.seed)
         return data_of(self.model, self.rows, own)[0]
 
     def task(self) -> Task:

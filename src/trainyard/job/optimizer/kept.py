@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainyard.job.optimizer.own import OptimizerError
+from trainyard.job.optimizer.own import UserOptimizerError
 
 __all__ = ["Kept", "is_number", "kept_of", "number_of", "value_of"]
 
@@ -47,7 +47,7 @@ def kept_of(
 
     Raises
     ------
-    OptimizerError
+    UserOptimizerError
         If it keeps what no checkpoint can hold, or numbers that differ between parameters.
     """
     types: dict[str, str] = {}
@@ -57,7 +57,7 @@ def kept_of(
         for key, value in state.items():
             if is_number(value):
                 if numbers.setdefault(key, number_of(value)) != number_of(value):
-                    raise OptimizerError(
+                    raise UserOptimizerError(
                         f"{name} keeps a number {key!r} that differs between parameters; take one that keeps it as a "
                         "tensor"
                     )
@@ -66,7 +66,7 @@ def kept_of(
                 if tuple(value.shape) == shapes[path]:
                     of_shape.add((key, path))
             else:
-                raise OptimizerError(
+                raise UserOptimizerError(
                     f"{name} keeps a {type(value).__name__} {key!r} for each parameter, which no checkpoint holds; take "
                     "one that keeps tensors and numbers"
                 )

@@ -14,10 +14,10 @@ from trainyard.job.optimizer.config import OptimizerFactory, name_of
 from trainyard.reading import listed
 from trainyard.reading.arguments import WrongTypeError
 
-__all__ = ["GROUP", "OptimizerError", "Optimizers", "Piece", "make_optimizer"]
+__all__ = ["GROUP", "Optimizers", "Piece", "UserOptimizerError", "make_optimizer"]
 
 
-class OptimizerError(TrainyardError, ValueError):
+class UserOptimizerError(TrainyardError, ValueError):
     """An optimizer of the user that cannot be used; the message has its name, and says why and what to do."""
 
 
@@ -130,7 +130,7 @@ def make_optimizer(
     ------
     WrongTypeError
         If the function returns no optimizer.
-    OptimizerError
+    UserOptimizerError
         If the optimizers have not all parameters, or one twice.
     """
     dtype = next((piece.tensor.dtype for own in pieces.values() for piece in own), torch.float32)
@@ -163,12 +163,12 @@ def make_optimizer(
 def _check_all_are_in_a_group(optimizers: Optimizers, named: Sequence[tuple[str, Tensor]]) -> None:
     known = [id(p) for group in optimizers.param_groups for p in group["params"]]
     if left := [path for path, p in named if id(p) not in known]:
-        raise OptimizerError(
+        raise UserOptimizerError(
             f"{optimizers.name} has no group with {left[0]}, which is trained ({len(left)} such parameters); put all "
             "params into groups, or set requires_grad=False in the model"
         )
     if twice := [path for path, p in named if known.count(id(p)) > 1]:
-        raise OptimizerError(
+        raise UserOptimizerError(
             f"{optimizers.name} has {twice[0]} in several groups; put each parameter into one"
         )
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainyard.job.optimizer.config import OptimizerFactory
 from trainyard.job.optimizer.kept import Kept, kept_of
-from trainyard.job.optimizer.own import OptimizerError, Optimizers, Piece, make_optimizer
+from trainyard.job.optimizer.own import Optimizers, Piece, UserOptimizerError, make_optimizer
 from trainyard.job.optimizer.traits import Scope, UpdateTraits
 
 __all__ = ["probe"]
@@ -50,7 +50,7 @@ def probe(make: OptimizerFactory, shapes: Mapping[str, Shape]) -> UpdateTraits:
 
     Raises
     ------
-    OptimizerError
+    UserOptimizerError
         If it cannot update here as in plain PyTorch; the message has its name, and says why and what to do.
     """
     return _Probe(make, shapes).traits()
@@ -71,11 +71,11 @@ class _Probe:
         try:
             dtype = torch.float64
             whole = self._steps(tried, tried, dtype)
-        except OptimizerError:
+        except UserOptimizerError:
             dtype = torch.float32
             whole = self._steps(tried, tried, dtype)
         if not _same(whole, self._steps_of_parameters(tried, dtype), dtype):
-            raise OptimizerError(
+            raise UserOptimizerError(
                 f"{name} does not update the tensors in its param_groups alone, so it cannot update parts of a flat "
                 "buffer; take an optimizer whose step() reads param_groups"
             )
@@ -177,7 +177,7 @@ def _run(optimizer: Optimizers, tried: Mapping[str, Shape], pieces: Mapping[str,
             for path, own in pieces.items():
                 found[path].append(_joined(own))
         if not torch.equal(before, torch.get_rng_state()):
-            raise OptimizerError(
+            raise UserOptimizerError(
                 f"{optimizer.name} draws random numbers, which would not be the same on all ranks; take an optimizer "
                 "that draws none"
             )
@@ -192,7 +192,7 @@ def _stepped(optimizer: Optimizers) -> None:
     try:
         optimizer.step()
     except Exception as error:  # of the user's optimizer, which may raise anything
-        raise OptimizerError(
+        raise UserOptimizerError(
             f"{optimizer.name}.step() failed on a CPU with tensors of the model's shapes: "
             f"{type(error).__name__}: {error}. Take an optimizer whose step() needs no arguments and runs on a CPU"
         ) from error

@@ -379,4 +379,4 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
 
 def microbatches_text(count: int) -> str:
     """Text such as ``8 microbatches``."""
-    return count_text(count, "microbatch").replace("batchs", "batches")
+    return count_text(count, "microbatch")

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from trainyard.job.reproduce.simulated import gradients_at_the_end, setting_of, simulated
+from trainyard.job.reproduce.simulated import gradients_at_the_end, megatron_text, setting_of, simulated
 from trainyard.published import PaperTable, Row
 from trainyard.zoo import gpt
 
@@ -51,10 +51,10 @@ class Case:
     def strategies(self) -> str:
         """The paper's plan; every layer is recomputed, and no sum of gradients is hidden."""
         data = self.gpus // (self.tensor * self.pipeline)
-        return (
-            f"megatron(tensor={self.tensor}, pipeline={self.pipeline}, data={data}, "
-            f"microbatch_rows={self.microbatch}, stages_per_rank={self.chunks}, overlap=False) + "
-            f"{gradients_at_the_end(data)} + sublinear(segments={self.layers})"
+        return megatron_text(
+            *(self.tensor, self.pipeline, data, self.microbatch),
+            *(gradients_at_the_end(data), f"sublinear(segments={self.layers})"),
+            stages_per_rank=self.chunks,
         )
 
     @property

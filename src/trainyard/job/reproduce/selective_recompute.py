@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from trainyard.job.reproduce.simulated import setting_of, simulated
+from trainyard.job.reproduce.simulated import megatron_text, setting_of, simulated
 from trainyard.published import PaperTable, Row
 from trainyard.zoo import build
 from trainyard.zoo.registry import ENTRIES
@@ -35,6 +35,26 @@ class Case:
     present_s: float
     mfu_percent: float
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model."""
+        layers: int = ENTRIES[self.model].config.layers
+        return layers
+
+    @property
+    def full(self) -> str:
+        """Strategies with every layer recomputed."""
+        return self._strategies(f"sublinear(segments={self.num_layers})")
+
+    @property
+    def present(self) -> str:
+        """Strategies with the paper's two techniques."""
+        return self._strategies("sequence_parallel", "selective_recompute")
+
+    def _strategies(self, *techniques: str) -> str:
+        degrees = 8, self.pipeline, 1, self.microbatch
+        return megatron_text(*degrees, *techniques, stages_per_rank=self.chunks)
+
 
 TABLE_5 = {
     "22B": Case("megatron-22b", 1, 4, 1, 1.42, 1.10, 41.5),
@@ -58,13 +78,7 @@ class Steps:
 def steps(case: Case) -> Steps:
     """Simulate both columns of table 5."""
     setting = setting_of(build, case.model, cluster=f"{case.pipeline}x8xA100-80G")
-    megatron = (
-        f"megatron(tensor=8, pipeline={case.pipeline}, data=1, microbatch_rows={case.microbatch}, "
-        f"stages_per_rank={case.chunks}, overlap=False)"
-    )
-    layers = ENTRIES[case.model].config.layers
-    full = simulated(setting, f"{megatron} + sublinear(segments={layers})")
-    present = simulated(setting, f"{megatron} + sequence_parallel + selective_recompute")
+    full, present = simulated(setting, case.full), simulated(setting, case.present)
     return Steps(full.step_s, present.step_s, present.mfu)
 
 

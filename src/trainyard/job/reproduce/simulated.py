@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from trainyard.cost.ops import OpSeconds
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
@@ -26,11 +27,32 @@ def setting_of(
         return make_setting(Task(build(*arguments), dtype), parse_cluster(cluster))
 
 
-def simulated(setting: Setting, strategies: str, optimizer: OptimizerConfig | None = None) -> Simulation:
-    """The step that strategies, as ``trainyard plan --strategies`` reads them, plan for a setting."""
+def simulated(
+    setting: Setting,
+    strategies: str,
+    optimizer: OptimizerConfig | None = None,
+    op_seconds: OpSeconds | None = None,
+) -> Simulation:
+    """The step that strategies, as ``trainyard plan --strategies`` reads them, plan for a setting.
+
+    Parameters
+    ----------
+    op_seconds : of ops; by default the roofline.
+    """
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
-    return simulate_plan(lower(program, plan, optimizer), setting.cluster)
+    return simulate_plan(lower(program, plan, optimizer), setting.cluster, op_seconds)
+
+
+def megatron_text(
+    tensor: int, pipeline: int, data: int, microbatch_rows: int, *others: str, stages_per_rank: int = 1
+) -> str:
+    """Strategies as text: degrees of a program that hides no sum of gradients of inputs, and others after them."""
+    degrees = (
+        f"megatron(tensor={tensor}, pipeline={pipeline}, data={data}, microbatch_rows={microbatch_rows}, "
+        f"stages_per_rank={stages_per_rank}, overlap=False)"
+    )
+    return " + ".join((degrees, *others))
 
 
 def gradients_at_the_end(data: int) -> str:

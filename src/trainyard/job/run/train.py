@@ -77,6 +77,7 @@ def train(
         function's module is not known here: ``load_weights(module, result.checkpoint)`` loads its values, as it does
         after a run that was interrupted.
     data : batches of ``plan.num_rows`` rows: `Data`, a function ``data(step)``, a Dataset, a DataLoader; see `as_data`.
+        Rows are filled up to ``Lengths`` of a `Model`; those of a function's model are not known here.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
     on_note : called with each of the result's notes as soon as it is known.
@@ -117,7 +118,8 @@ class Run:
     Parameters
     ----------
     model, plan, data, config, callbacks : see `train`.
-    module : that gets the trained values; by default the module of a `Model` that is given.
+    built : the model that ``model`` built in this process, whose module gets the trained values; by default ``model``
+        itself if it is a `Model`.
     waits_for_caller : whether a step begins only when the caller takes it. Only such a run may be left between steps.
 
     Attributes
@@ -132,12 +134,12 @@ class Run:
         data: Source,
         config: TrainConfig,
         callbacks: Callbacks = _NO_CALLBACKS,
-        module: nn.Module | None = None,
+        built: Model | None = None,
         waits_for_caller: bool = False,
     ) -> None:
         _check_arguments(model, plan, config)
         self._model, self._plan, self._data, self._config = model, plan, data, config
-        self._module = model.module if module is None and isinstance(model, Model) else module
+        self._built = model if built is None and isinstance(model, Model) else built
         self._waits_for_caller = waits_for_caller
         self.has_trained = False
         self._stop = StopRequest(is_launched())
@@ -158,13 +160,15 @@ class Run:
         require_logs(self._config.log_to)
         join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
-            lengths = self._model.lengths if isinstance(self._model, Model) else None
+            module, lengths = (
+                (None, None) if self._built is None else (self._built.module, self._built.lengths)
+            )
             source = as_data(self._data, self._plan.num_rows, self._config.seed, lengths)
             data = repeatable(source, self._config.steps)
-            returns_values, waits = self._module is not None, self._waits_for_caller
+            returns_values, waits = module is not None, self._waits_for_caller
             work = WorkerInput(self._model, self._plan, data, self._config, returns_values, waits)
             try:
-                yield from _train(work, self._module, self._recorder, self._stop)
+                yield from _train(work, module, self._recorder, self._stop)
             except GeneratorExit:
                 self.has_trained = True
                 raise

@@ -89,7 +89,7 @@ class Simulation(ShownOnPage):
 
     @property
     def reserved_bytes(self) -> tuple[int, ...]:
-        """Memory that PyTorch's allocator holds on each rank, counted as reserved: tensors and what fits none."""
+        """Memory of tensors and of fragmentation on each rank: the memory that PyTorch counts as reserved."""
         return tuple(
             tensors + kinds[FRAGMENTATION]
             for tensors, kinds in zip(self.tensor_bytes, self.memory, strict=True)

@@ -22,7 +22,10 @@ from trainyard.job.run.train import train
 
 PAIRS = {"zero3 to tensor": ({"data": 2, "zero": 3}, {"tensor": 2})}
 SLOW_PAIRS = {
-    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
+    "pipeline to pipeline and data": (
+        {"pipeline": 2, "schedule": "gpipe"},
+        {"data": 2, "pipeline": 2, "zero": 1},
+    ),
     "interleaved to tensor and data": (
         {"pipeline": 2, "per_rank": 2, "schedule": "interleaved"},
         {"tensor": 2, "data": 2, "zero": 3},
@@ -31,7 +34,7 @@ SLOW_PAIRS = {
 }
 LONG_PAIRS = {
     "tensor to zero2": ({"tensor": 2}, {"data": 2, "zero": 2, "microbatches": 4}),
-    "one to pipeline and data": ({}, {"data": 2, "pipeline": 2, "zero": 1}),
+    "pipeline to one process": ({"pipeline": 2, "schedule": "gpipe"}, {"recompute": True}),
 }
 
 

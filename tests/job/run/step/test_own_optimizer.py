@@ -18,7 +18,7 @@ from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.optimizer.own import OptimizerError
+from trainyard.job.optimizer.own import UserOptimizerError
 from trainyard.job.optimizer.probe import probe
 from trainyard.job.plan import PlanError
 from trainyard.job.planning import make_setting
@@ -210,16 +210,16 @@ class _Listing(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (torch.optim.LBFGS, OptimizerError, r"LBFGS\.step\(\) failed .*closure.*Take an optimizer whose step"),
-        (_Elsewhere, OptimizerError, "_Elsewhere does not update the tensors in its param_groups alone"),
-        (_Random, OptimizerError, "_Random draws random numbers, which would not be the same on all ranks"),
-        (_Differing, OptimizerError, "_Differing keeps a number 'norm' that differs between parameters"),
-        (_Listing, OptimizerError, "_Listing keeps a list 'history' for each parameter, which no checkpoint holds"),
+        (torch.optim.LBFGS, UserOptimizerError, r"LBFGS\.step\(\) failed .*closure.*Take an optimizer whose step"),
+        (_Elsewhere, UserOptimizerError, "_Elsewhere does not update the tensors in its param_groups alone"),
+        (_Random, UserOptimizerError, "_Random draws random numbers, which would not be the same on all ranks"),
+        (_Differing, UserOptimizerError, "_Differing keeps a number 'norm' that differs between parameters"),
+        (_Listing, UserOptimizerError, "_Listing keeps a list 'history' for each parameter, which no checkpoint holds"),
         (lambda params: 3, TypeError, r"<lambda>\(params\) returned a int; it has to return a torch\.optim\.Optimizer"),
-        (lambda params: torch.optim.SGD(params[1:]), OptimizerError, r"SGD has no group with a\.weight, which is"),
+        (lambda params: torch.optim.SGD(params[1:]), UserOptimizerError, r"SGD has no group with a\.weight, which is"),
         (
             lambda params: [torch.optim.SGD(params), torch.optim.AdamW(params[:1])],
-            OptimizerError,
+            UserOptimizerError,
             r"SGD, AdamW has a\.weight in several groups",
         ),
     ],

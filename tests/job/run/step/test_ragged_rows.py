@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset as HuggingFaceDataset
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from trainyard.job.run.step.data import DataError
 from trainyard.job.run.step.data_source import as_data
@@ -37,9 +37,9 @@ ROWS = [
 COLUMNS = HuggingFaceDataset.from_dict({"tokens": TOKENS, "labels": TOKENS, "number": range(6)})
 
 
-def _with_batch_sampler() -> DataLoader[Any]:
+def _with_batch_sampler(drop_last: bool = True) -> DataLoader[Any]:
     rows: Any = ROWS
-    return DataLoader(rows, batch_sampler=BatchSampler(SequentialSampler(ROWS), 4, True))
+    return DataLoader(rows, batch_sampler=BatchSampler(SequentialSampler(ROWS), 4, drop_last))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def _with_batch_sampler() -> DataLoader[Any]:
     ],
 )
 def test_rows_are_as_long_as_the_longest(source: Any) -> None:
-    as_data(source, 4, lengths=Lengths((8,), pad={"tokens": 5}))  # what another run did with the same loader
+    as_data(source, 4, lengths=Lengths((8,), pad={"tokens": 5}))  # of another run on the same source
     data = pickle.loads(pickle.dumps(as_data(source, 4, lengths=LENGTHS)))
     batch = data.batch(0)
     assert batch["batch.tokens"].tolist() == PADDED
@@ -63,7 +63,21 @@ def test_rows_are_as_long_as_the_longest(source: Any) -> None:
     assert batch["batch.tokens"].dtype is torch.int64
 
 
-@pytest.mark.parametrize("source", [ROWS, COLUMNS], ids=["rows", "columns"])
+def test_a_process_that_needs_one_row_pads_it_as_long_as_all() -> None:
+    data: Any = as_data(ROWS[:4], 4, lengths=LENGTHS)
+    whole, part = data.batch(0)["batch.tokens"], next(data.batches(0, 1, [3]))["batch.tokens"]
+    assert part[3].tolist() == whole[3].tolist()
+
+
+def test_a_loader_of_the_user_is_not_changed() -> None:
+    loader = _with_batch_sampler()
+    as_data(loader, 4, lengths=LENGTHS)
+    assert loader.collate_fn is default_collate
+
+
+@pytest.mark.parametrize(
+    "source", [ROWS, COLUMNS, _with_batch_sampler(False)], ids=["rows", "columns", "batch sampler"]
+)
 def test_evaluated_rows_are_as_long_as_the_longest(source: Any) -> None:
     (_, first), (_, last) = evaluation_batches(source, 4, LENGTHS)
     assert first["labels"].tolist() == LABELS
@@ -75,6 +89,14 @@ def test_entries_of_tuples_are_named_by_their_number() -> None:
     batch = as_data(DataLoader(rows, 2), 2, lengths=Lengths((4,), pad={0: 2}, dim=2)).batch(0)
     assert batch["batch.0"].tolist() == [[[1, 2, 2]] * 2, [[1, 1, 1]] * 2]
     assert batch["batch.1"].tolist() == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("row", "path"), [({"tokens": torch.tensor([1, 2])}, "batch.tokens"), (torch.tensor([1, 2]), "batch")]
+)
+def test_rows_without_an_entry_that_lengths_pad_are_put_together_without_it(row: Any, path: str) -> None:
+    batch = as_data([row, row], 2, lengths=LENGTHS).batch(0)
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {path: [[1, 2]] * 2}
 
 
 def test_a_function_of_the_user_gets_the_rows_as_they_are() -> None:

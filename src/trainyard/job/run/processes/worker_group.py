@@ -68,7 +68,7 @@ class AllReady:
 
 @dataclass(frozen=True)
 class StepSeen:
-    """The caller has looked at a step, so that the ranks of a group may begin the next one."""
+    """Message: the caller has looked at a step, so the ranks of a group may begin the next one."""
 
     group: int
 

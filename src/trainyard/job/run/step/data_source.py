@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from trainyard.program.lengths import Lengths
 from trainyard.reading import count_text
 from trainyard.reading.arguments import WrongTypeError
 
-__all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data", "usual_collate"]
+__all__ = ["LazyData", "Source", "as_data", "plain_data", "usual_collate", "with_usual_collate"]
 
 Source = Any
 """`Data`; a function ``data(step)``; a ``Dataset``, an ``IterableDataset`` or a ``DataLoader`` of PyTorch; a dataset of
@@ -90,14 +91,14 @@ def as_data(source: Source, num_rows: int, seed: int = 0, lengths: Lengths | Non
     WrongTypeError
         If it is none of these.
     """
+    if isinstance(source, DataLoader):
+        return _of_loader(with_usual_collate(source, lengths), num_rows, seed)
     collate = usual_collate(source, lengths)
     if has_columns(source):
         # Datasets of PyTorch have the method in any case.
         if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
             return _shuffled_rows(source, num_rows, seed, collate)
         return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
-    if isinstance(source, DataLoader):
-        return _of_loader(source, num_rows, seed, lengths)
     if isinstance(source, IterableDataset):
         return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
     if not isinstance(source, Dataset):
@@ -122,7 +123,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0, lengths: Lengths | Non
 
 def has_columns(source: Source) -> bool:
     """Whether a source has rows by columns, as Hugging Face ``datasets`` has."""
-    return hasattr(source, "column_names") and not isinstance(source, DataLoader)
+    return hasattr(source, "column_names")
 
 
 def usual_collate(dataset: Any, lengths: Lengths | None) -> Callable[[list[Any]], Any]:
@@ -131,12 +132,14 @@ def usual_collate(dataset: Any, lengths: Lengths | None) -> Callable[[list[Any]]
     return collate if lengths is None else PaddingCollate(lengths, collate)
 
 
-def collate_of(loader: DataLoader[Any], lengths: Lengths | None) -> Callable[[list[Any]], Any]:
-    """Return the function by which a loader puts rows together."""
-    # An earlier run may have left the loader with its own function for rows.
-    collate = loader.collate_fn
-    is_usual = _is_row_wise(collate) or isinstance(collate, PaddingCollate)
-    return usual_collate(loader.dataset, lengths) if is_usual else collate
+def with_usual_collate(loader: DataLoader[Any], lengths: Lengths | None) -> DataLoader[Any]:
+    """Return a loader that puts rows together by `usual_collate` if the user gave it no function for that."""
+    collate = usual_collate(loader.dataset, lengths)
+    if loader.collate_fn is not default_collate or collate is default_collate:
+        return loader
+    copied = copy.copy(loader)  # the user's own may serve another model
+    copied.collate_fn = collate
+    return copied
 
 
 def _shuffled_rows(
@@ -150,14 +153,14 @@ def _is_row_wise(collate: Callable[[list[Any]], Any]) -> bool:
     return collate in (default_collate, collate_columns)
 
 
-def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int, lengths: Lengths | None) -> Data:
+def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
     if isinstance(loader.sampler, DistributedSampler):
         raise DataError(
             "the loader has a DistributedSampler, which divides rows over processes. Leave the sampler out and say "
             "shuffle=True: the plan divides the rows of each batch"
         )
     if not is_indexed(loader):
-        return DataStream(_collated(loader, lengths), seed)
+        return DataStream(loader, seed)
     batch_rows = loader.batch_size
     assert batch_rows is not None
     if batch_rows != num_rows:
@@ -176,12 +179,11 @@ def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int, lengths: Lengt
     shuffles = isinstance(loader.sampler, RandomSampler)
     generator = getattr(loader.sampler, "generator", None) or loader.generator
     own_seed = seed if generator is None else generator.initial_seed()
-    collate = collate_of(loader, lengths)
     return DatasetRows(
         loader.dataset,
         RowOrder(length, num_rows, shuffles, own_seed),
-        collate,
-        _is_row_wise(collate),
+        loader.collate_fn,
+        _is_row_wise(loader.collate_fn),
         Workers.of(loader),
     )
 
@@ -205,8 +207,3 @@ def is_indexed(loader: DataLoader[Any]) -> bool:
         and (in_order or shuffled)
         and not iterates_itself
     )
-
-
-def _collated(loader: DataLoader[Any], lengths: Lengths | None) -> DataLoader[Any]:
-    loader.collate_fn = collate_of(loader, lengths)
-    return loader

@@ -80,7 +80,7 @@ class PaddingCollate:
     def __call__(self, rows: list[Any]) -> Any:
         """Return a batch."""
         has_entries = all(isinstance(row, Mapping | tuple | list) for row in rows)
-        return self.collate(self.lengths.even_rows(rows) if has_entries else rows)
+        return self.collate(self.lengths.padded_rows(rows) if has_entries else rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,13 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from trainyard.job.run.step.data import DataError, plain_batch
-from trainyard.job.run.step.data_source import Source, collate_of, has_columns, is_indexed, usual_collate
+from trainyard.job.run.step.data_source import (
+    Source,
+    has_columns,
+    is_indexed,
+    usual_collate,
+    with_usual_collate,
+)
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
 from trainyard.program.batch import batch_rows
 from trainyard.program.lengths import Lengths
@@ -129,19 +135,19 @@ def evaluation_batches(
 
 
 def _own_batches(data: Source, num_rows: int, lengths: Lengths | None, own: slice) -> Iterable[Any]:
-    collate = usual_collate(data, lengths)
     if isinstance(data, DataLoader):
-        if not is_indexed(data):
-            return islice(data, own.start, None, own.step)
-        dataset: Any = data.dataset
-        sampler = BatchSampler(range(len(dataset)), data.batch_size or num_rows, data.drop_last)
-        workers = data.num_workers
+        loader = with_usual_collate(data, lengths)
+        if not is_indexed(loader):
+            return islice(loader, own.start, None, own.step)
+        dataset: Any = loader.dataset
+        sampler = BatchSampler(range(len(dataset)), loader.batch_size or num_rows, loader.drop_last)
         return DataLoader(
             dataset,
             batch_sampler=_of(sampler, own),
-            collate_fn=collate_of(data, lengths),
-            num_workers=workers,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
         )
+    collate = usual_collate(data, lengths)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         sampler = BatchSampler(range(len(data)), num_rows, drop_last=False)
         return DataLoader(data, batch_sampler=_of(sampler, own), collate_fn=collate)
